@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxsched.adaptive.state import AdaptiveWorld, State
+from jaxsched.adaptive.tables import EVERY_NODES
 
 # (world, state, GPUs of every job, their types, places in the order) -> GPUs on every node
 Placing = Callable[
@@ -44,10 +45,12 @@ def whole_nodes(
 
     A job keeps its nodes if no wider one has taken them. Else it takes the node, or nodes, on which it displaces the
     fewest GPUs of jobs that would have stayed; of these the fullest; of these the first. `order` counts among equals.
+    A job with another number of GPUs gets none.
     """
+    width, most = jnp.asarray(world.widths, jnp.int32)[kind], max(world.widths)
+    gpus = jnp.where(_whole(gpus, width), gpus, 0)
     same = _keeps(state, gpus, kind)
     rank = _rank_of_widest(gpus, order)
-    width, most = jnp.asarray(world.widths, jnp.int32)[kind], max(world.widths)
     highest = (most + 1) * most + most
     new = (gpus > 0) & ~same
     first, last = jnp.where(new, rank, gpus.shape[0]).min(), jnp.where(new, rank, -1).max()
@@ -75,6 +78,13 @@ def whole_nodes(
     before = jnp.where((rank < first)[:, None], kept, 0).sum(0, dtype=jnp.int32)
     staying = kept.sum(0, dtype=jnp.int32) - before
     return jax.lax.while_loop(going, one, (first, kept, world.node_gpus - before, staying))[1]
+
+
+def _whole(gpus: Int[Array, "J"], width: Int[Array, "J"]) -> Bool[Array, "J"]:
+    """Whether these numbers are `tables.widths`."""
+    count = gpus // width
+    within, beyond = gpus & (gpus - 1) == 0, (count <= EVERY_NODES) | (count & (count - 1) == 0)
+    return jnp.where(gpus < width, within, (gpus % width == 0) & beyond)
 
 
 def _rank_of_widest(gpus: Int[Array, "J"], order: Int[Array, "J"]) -> Int[Array, "J"]:
@@ -106,8 +116,9 @@ def _from_the_most(free: Int[Array, "N"], wanted: Int[Array, ""], most: int) -> 
 
 
 def _lowest(key: Int[Array, "N"], count: Int[Array, ""], most: int) -> Bool[Array, "N"]:
-    """The `count` nodes of the lowest key, of those up to `most`; ties: the first. Counting is faster than sorting."""
-    levels = jnp.arange(most + 1)
-    level = jnp.argmax((key <= levels[:, None]).sum(-1) >= count)
-    below, at = key < level, key == level
+    """The `count` nodes of the lowest key, of those up to `most`; ties: the first. Bisection is faster than sorting."""
+    short = jnp.full((), -1, jnp.int32)  # the highest level at which there are too few
+    for bit in reversed(range(most.bit_length())):
+        short = jnp.where((key <= short + (1 << bit)).sum() < count, short + (1 << bit), short)
+    below, at = key <= short, key == short + 1
     return below | (at & (jnp.cumsum(at) <= count - below.sum()))

@@ -23,23 +23,29 @@ def tiresias(view: View) -> Allocation:
     fell = view.active & (view.memory == jnp.inf) & (view.service >= SECOND_QUEUE_GPU_S)
     since = jnp.where(fell, view.now_s, view.memory)
     sequence = jnp.lexsort((jnp.where(since < jnp.inf, since, -1.0), ~view.active))
-
-    def one(i: Array, carry: tuple) -> tuple:
-        gpus, left = carry
-        wanted = view.tuned_gpus[sequence[i]]
-        given = jnp.where(wanted <= left, wanted, 0)
-        return gpus.at[sequence[i]].set(given), left - given
-
-    begun = jnp.zeros_like(view.gpus), view.total.sum()
-    gpus, _ = jax.lax.fori_loop(0, view.active.sum(), one, begun)
+    gpus = _in_turn(jnp.where(view.active, view.tuned_gpus, 0), sequence, view.total.sum())
     return Allocation(gpus=gpus, order=jnp.argsort(sequence).astype(jnp.int32), memory=since)
+
+
+def _in_turn(wanted: Int[Array, "J"], sequence: Int[Array, "J"], total: Int[Array, ""]) -> Int[Array, "J"]:
+    """Job after job of a sequence has what it wants if so many GPUs are left, or none."""
+
+    def one(carry: tuple) -> tuple:
+        i, gpus, left = carry
+        job = sequence[i]
+        given = jnp.where(wanted[job] <= left, wanted[job], 0)
+        return i + 1, gpus.at[job].set(given), left - given
+
+    size = wanted.shape[0]
+    last = jnp.where(wanted[sequence] > 0, jnp.arange(size), -1).max()
+    begun = jnp.zeros((), jnp.int32), jnp.zeros(size, jnp.int32), total
+    return jax.lax.while_loop(lambda carry: carry[0] <= last, one, begun)[1]
 
 
 def optimus(view: View) -> Allocation:
     """Peng et al., EuroSys 2018, as in Pollux' simulator: GPUs go one by one to whom they save most time."""
     rows = jnp.arange(view.gpus.shape[0])
-    waiting = jnp.cumsum(view.active) - view.active
-    gpus = (view.active & (waiting < view.total.sum())).astype(jnp.int32)
+    gpus = _fewest(view)
     left_s = view.iterations[:, None] * view.update_s[:, 0]
     saved_s = jnp.where(
         jnp.isfinite(left_s[:, 1:]), left_s[:, :-1] - left_s[:, 1:], -jnp.inf
@@ -61,15 +67,21 @@ def optimus(view: View) -> Allocation:
     return Allocation(gpus=gpus, order=jnp.argsort(jnp.argsort(gpus)).astype(jnp.int32))
 
 
+def _fewest(view: View) -> Int[Array, "J"]:
+    """The fewest GPUs that a job may have for one after another, in the order of submission, as far as they go."""
+    rows = jnp.arange(view.gpus.shape[0], dtype=jnp.int32)
+    return _in_turn(jnp.where(view.active, view.least_gpus, 0), rows, view.total.sum())
+
+
 def equal(view: View) -> Allocation:
     """The same number of GPUs for all, as far as they can use them; what is left singly in the order of submission."""
-    total, most = view.total.sum(), jnp.where(view.active, view.most_gpus, 0)
+    total, fewest = view.total.sum(), _fewest(view)
+    most = jnp.where(fewest > 0, view.most_gpus, 0)
     levels = jnp.arange(view.of_plans.shape[-1])
-    level = (jnp.minimum(most[:, None], levels).sum(0) <= total).sum() - 1
-    gpus = jnp.minimum(most, level)
-    more = (most > gpus) & (jnp.cumsum(most > gpus) <= total - gpus.sum())
-    gpus = gpus + more
-    return Allocation(gpus=jnp.where(gpus >= view.least_gpus, gpus, 0).astype(jnp.int32))
+    level = (jnp.clip(levels, fewest[:, None], most[:, None]).sum(0) <= total).sum() - 1
+    gpus = jnp.clip(level, fewest, most)
+    more = (most > gpus) & (gpus == level)
+    return Allocation(gpus=(gpus + (more & (jnp.cumsum(more) <= total - gpus.sum()))).astype(jnp.int32))
 
 
 def pollux(view: View) -> Allocation:
@@ -91,15 +103,20 @@ def harm(view: View, choices: Int[Array, "C"]) -> Float64[Array, "J C"]:
     """Minus one over the speedup of every choice, as `pollux` counts it."""
     goodput = view.goodput_at(choices)
     share = view.total[0] // jnp.maximum(view.active.sum(), 1)
-    fair = view.goodput_at(jnp.clip(share, view.least_gpus, view.most_gpus)[:, None])
+    fair = view.goodput_at(jnp.clip(share, view.least_gpus, view.most_gpus)[:, None])[:, 0]
     spent_s = view.restarts * view.restart_s
     kept = jnp.maximum(view.age_s - spent_s, 0.0) / (view.age_s + view.restart_s)
     changes = (view.gpus > 0)[:, None] & (choices != view.gpus[:, None])
-    speedup = goodput / fair * jnp.where(changes, kept[:, None], 1.0)
+    speedup = _over(goodput, fair) * jnp.where(changes, kept[:, None], 1.0)
     most = jnp.minimum(view.most_gpus, jnp.maximum(2 * view.widest, view.least_gpus))
     may = (choices >= view.least_gpus[:, None]) & (choices <= most[:, None]) & (goodput > 0)
     value = jnp.where(may & view.active[:, None], -1.0 / jnp.maximum(speedup, LEAST_SPEEDUP), -jnp.inf)
     return jnp.where(choices == 0, NOTHING, value)
+
+
+def _over(goodput: Float64[Array, "J C"], base: Float64[Array, "J"]) -> Float64[Array, "J C"]:
+    """Quotients that are rounded once. Over a column XLA multiplies by its inverse; equal jobs would then differ."""
+    return goodput / jax.lax.optimization_barrier(jnp.broadcast_to(base[:, None], goodput.shape))
 
 
 def afs(view: View) -> Array:
@@ -115,7 +132,7 @@ def marginal(view: View) -> Allocation:
     """
     choices = jnp.asarray([0, *widths(view.widths[0], view.goodput.shape[-1] - 1)], jnp.int32)
     goodput = view.goodput[:, 0]
-    speedup = goodput[:, choices] / goodput[jnp.arange(goodput.shape[0]), view.least_gpus][:, None]
+    speedup = _over(goodput[:, choices], goodput[jnp.arange(goodput.shape[0]), view.least_gpus])
     spent_s = view.restarts * view.restart_s
     kept = jnp.maximum(view.age_s - spent_s, 0.0) / (view.age_s + view.restart_s)
     changes = (view.gpus > 0)[:, None] & (choices != view.gpus[:, None])
@@ -127,7 +144,7 @@ def marginal(view: View) -> Allocation:
 POLICIES = {
     policy.name: policy
     for policy in (
-        AllocationPolicy("tiresias", tiresias, own_batch=False),
+        AllocationPolicy("tiresias", tiresias, own_batch=False, tuned_gpus=True),
         AllocationPolicy("optimus", optimus, own_batch=False),
         AllocationPolicy("equal", equal),
         AllocationPolicy("afs", afs),

@@ -21,7 +21,8 @@ def one_round(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs
     view = view_of(world, jobs, state)
     decided = policy.allocate(view)
     decided = decided if isinstance(decided, Allocation) else Allocation(gpus=decided)
-    gpus = jnp.where(view.active, decided.gpus, 0).astype(jnp.int32)
+    within = view.active & (decided.gpus >= view.least_gpus) & (decided.gpus <= view.most_gpus)
+    gpus = jnp.where(within, decided.gpus, 0).astype(jnp.int32)
     if decided.kind is None and len(world.widths) > 1:
         raise UserError(
             f"policy {policy.name}: gives numbers of GPUs only, but the cluster has {len(world.widths)} GPU types; it "

@@ -22,10 +22,10 @@ def one_by_one(
 
     Args:
         active: who may have GPUs.
-        pace: work per second, by GPUs.
-        work: that is left.
-        least: GPUs, if any.
-        most: likewise.
+        pace: units of progress per second, by number of GPUs from 0 on. R1 is one more than the most GPUs of any job.
+        work: units of progress that are left.
+        least: the fewest GPUs that a job may have, if it has any.
+        most: the most GPUs that a job may have.
         total: GPUs that there are.
     """
     rows, size = jnp.arange(active.shape[0]), pace.shape[1]

@@ -7,12 +7,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Int
 
 from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.profiles import Application
 from jaxsched.adaptive.rounds import play
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
-from jaxsched.adaptive.tables import make_tables, shapes_of
+from jaxsched.adaptive.tables import Tables, make_tables, shapes_of, widths
 from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import RESTART_S, Job, plan_of, to_arrays
 from jaxsched.errors import UserError
@@ -105,9 +106,40 @@ def build(
         widths=tuple(kind.gpus for kind in nodes),
         spread=not whole,
     )
-    size, most_of = max(map(len, lists)), np.asarray(tables.most_gpus)
-    made = [to_arrays(jobs, plans, most_of, apps, policy.own_batch, size, rules.restart_s) for jobs in lists]
+    size, numbers = max(map(len, lists)), numbers_of(tables, nodes, whole=whole)
+    can = {plan: np.flatnonzero(row) for plan, row in zip(plans, numbers, strict=True)}
+    ranges = [[_range(job, can[plan_of(job, apps, policy.own_batch)], policy) for job in jobs] for jobs in lists]
+    made = [
+        to_arrays(jobs, plans, of_jobs, apps, policy.own_batch, size, rules.restart_s)
+        for jobs, of_jobs in zip(lists, ranges, strict=True)
+    ]
     return world, jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
+
+
+def numbers_of(tables: Tables, nodes: Sequence[Nodes], *, whole: bool) -> Bool[np.ndarray, "M R1"]:
+    """Whether a plan may have so many GPUs, on some type: its profile covers them, and they can be placed."""
+    found = np.zeros((tables.goodput.shape[0], tables.goodput.shape[-1]), bool)
+    for t, of_type in enumerate(nodes):
+        most = min(of_type.count * of_type.gpus, found.shape[1] - 1)
+        can = widths(of_type.gpus, most) if whole else np.arange(1, most + 1)
+        found[:, can] |= np.asarray(tables.goodput)[:, 0, t, can] > 0
+    return found
+
+
+def _range(job: Job, can: Int[np.ndarray, "K"], policy: AllocationPolicy) -> tuple[int, int]:
+    """The fewest and the most GPUs of a job, of the numbers that it can have. UserError if it could never run."""
+    where = f"what the profile of {job.application} covers on this cluster"
+    if not len(can):
+        raise job.row.fail("application", f"one with a number of GPUs that {policy.name} can give: {where}")
+    if job.least > can[-1]:
+        raise job.row.fail("min_replicas", f"at most {can[-1]}, {where}")
+    own = can[(can >= job.least) & (can <= job.most)]
+    if not len(own):
+        first = can[can >= job.least][0]
+        raise job.row.fail("max_replicas", f"at least {first}, the next number of GPUs that {policy.name} can give")
+    if policy.tuned_gpus and job.gpus not in own:
+        raise job.row.fail("num_replicas", f"{own[0]} to {own[-1]}, {where}: {policy.name} changes it for no job")
+    return int(own[0]), int(own[-1])
 
 
 def _result(jobs: Sequence[Job], states: State, row: int) -> Result:
@@ -117,6 +149,6 @@ def _result(jobs: Sequence[Job], states: State, row: int) -> Result:
         if end == np.inf:
             raise UserError(
                 f"{job.row.path}, line {job.row.line}: {job.name} is not done after {MOST_ROUNDS:,} rounds: the policy "
-                "gives it no GPUs, or no profile covers its placement"
+                "gives it no GPUs, no number in its range, or no profile covers its placement"
             )
     return Result(jobs, start_s, finish_s, gpu_s, restarts)

@@ -16,6 +16,7 @@ from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree, on_device
 
 CANDIDATES = 50  # batch sizes that a job with a choice looks at, as in Pollux' code
+EVERY_NODES = 16  # up to here a job may have any number of whole nodes
 LISTED_NODES = 4  # placements on more nodes count by nodes and GPUs only
 _ROUND = 1e-9  # below this a ratio is taken to be whole
 
@@ -36,7 +37,6 @@ class Tables(Pytree):
     goodput: Float64[Array, "M E T R1"]  # the same on the fewest nodes, by GPUs
     update_s: Float64[Array, "M T R1"]  # of an update at the first candidate, on the fewest nodes; inf: not covered
     iterations: Float64[Array, "M E"]  # from the end of an epoch to that of the last one, at least 1
-    most_gpus: Int[Array, "M"]
     shape_of_code: Int[Array, "C"]  # of placements on up to `LISTED_NODES`, by `code_weights`
     shape_of_size: Int[Array, "N1 R1"]  # of others, by nodes and GPUs
 
@@ -87,9 +87,13 @@ def shapes_of(node_gpus: Sequence[int], nodes: int, most_gpus: int, *, whole: bo
 
 
 def widths(node_gpus: int, most: int) -> list[int]:
-    """GPUs that a job may have where no two jobs share a node that one has in part: powers of two, or whole nodes."""
+    """GPUs that a job may have where no two jobs share a node that one has in part: powers of two, or whole nodes.
+
+    Beyond `EVERY_NODES` nodes only powers of two of them: each choice costs time, and one node more does little there.
+    """
     within = [2**i for i in range(node_gpus.bit_length()) if 2**i < node_gpus]
-    return [gpus for gpus in (*within, *range(node_gpus, most + 1, node_gpus)) if gpus <= most]
+    nodes = [*range(1, EVERY_NODES + 1), *(EVERY_NODES << i for i in range(1, most.bit_length()))]
+    return [gpus for gpus in (*within, *(count * node_gpus for count in nodes)) if gpus <= most]
 
 
 def fewest_nodes(gpus: int, node_gpus: int) -> Placement:
@@ -151,7 +155,7 @@ def make_tables(
         shapes: of placements.
 
     Raises:
-        UserError: a profile has a hole between numbers of GPUs that it covers.
+        UserError: a profile has a hole between numbers of GPUs, or between placements, that it covers.
     """
     most = shapes.of_size.shape[1] - 1
     longest = max(apps[plan.application].epochs for plan in plans)
@@ -176,7 +180,8 @@ def make_tables(
             for gpus in tried:
                 goodput[m, t, gpus, : app.epochs], update_s[m, t, gpus] = found[fewest_nodes(gpus, width)]
     _check_holes(plans, apps, goodput)
-    covered = np.where(goodput[..., 0] > 0, np.arange(most + 1), 0).max(axis=(1, 2))
+    if len(shapes.of_code):
+        _check_spread(plans, apps, shapes, node_gpus, goodput, speed)
     of_plans = [apps[plan.application] for plan in plans]
     return Tables(
         epochs=on_device([app.epochs for app in of_plans], np.int32),
@@ -187,7 +192,6 @@ def make_tables(
         iterations=on_device(
             np.stack([_padded(_iterations_left(apps[p.application], p.batch), longest) for p in plans]), np.float64
         ),
-        most_gpus=on_device(covered, np.int32),
         shape_of_code=on_device(shapes.of_code, np.int32),
         shape_of_size=on_device(shapes.of_size, np.int32),
     )
@@ -231,3 +235,25 @@ def _check_holes(plans: Sequence[Plan], apps: Mapping[str, Application], goodput
                 f"{where}: has a hole, no step time for {missing[0]} GPUs; should cover all from {covered[0]} to "
                 f"{covered[-1]}"
             )
+
+
+def _check_spread(
+    plans: Sequence[Plan],
+    apps: Mapping[str, Application],
+    shapes: Shapes,
+    node_gpus: Sequence[int],
+    goodput: Values,
+    speed: Values,
+) -> None:
+    """Where jobs may be put on any nodes, a job that no step time is known for would hold its GPUs and stand still."""
+    gpus = np.array([sum(placement) for placement in shapes.placements])
+    for plan, reached, known in zip(plans, goodput[..., 0], speed[..., 0], strict=True):
+        for t, width in enumerate(node_gpus):
+            fits = np.array([max(placement) <= width for placement in shapes.placements])
+            missing = np.flatnonzero(fits & (reached[t][gpus] > 0) & (known[t] == 0))
+            if len(missing):
+                where = list(apps[plan.application].step_times.values())[t].where
+                raise UserError(
+                    f"{where}: has a hole, no step time for {gpus[missing[0]]} GPUs as "
+                    f"{'+'.join(map(str, shapes.placements[missing[0]]))} on nodes, as a policy may place them"
+                )

@@ -67,12 +67,14 @@ class AllocationPolicy:
         allocate: decides, in JAX.
         placing: `most_free` places anything; `whole_nodes` takes powers of two and whole nodes only.
         own_batch: jobs choose their batch sizes; else they have what their users would have tuned.
+        tuned_gpus: it gives every job the GPUs that its user would have tuned, or none.
     """
 
     name: str
     allocate: Callable[[View], Allocation | Array]
     placing: Placing = most_free
     own_batch: bool = True
+    tuned_gpus: bool = False
 
 
 def view_of(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> View:

@@ -83,9 +83,11 @@ def _job(row: Row, apps: Mapping[str, Application]) -> Job:
         raise row.fail("batch_size", f"at least {smallest}, the smallest of {app.name}'s validation files")
     if batch > app.batches[-1]:
         raise row.fail("batch_size", f"at most {app.batches[-1]}, the largest of {app.name}'s validation files")
-    gpus = row.whole("num_replicas", minimum=1)
     least = row.whole("min_replicas", minimum=1) if row.text("min_replicas") else 1
     most = row.whole("max_replicas", minimum=least) if row.text("max_replicas") else 1 << 20
+    gpus = row.whole("num_replicas", minimum=least)
+    if gpus > most:
+        raise row.fail("num_replicas", f"at most max_replicas, {most}")
     deadline_s = row.number("deadline") if row.text("deadline") else np.inf
     if deadline_s <= submit_s:
         raise row.fail("deadline", f"after the submission at {submit_s:g}")
@@ -101,23 +103,15 @@ def plan_of(job: Job, apps: Mapping[str, Application], own_batch: bool) -> Plan:
 def to_arrays(
     jobs: Sequence[Job],
     plans: Sequence[Plan],
-    most_gpus: np.ndarray,
+    ranges: Sequence[tuple[int, int]],
     apps: Mapping[str, Application],
     own_batch: bool,
     size: int,
     restart_s: Mapping[str, float] | float = RESTART_S,
 ) -> AdaptiveJobs:
-    """The jobs as arrays of `size` rows.
-
-    Raises:
-        UserError: no profile covers the range that a job may have. `most_gpus` says what plans can use. int32[M].
-    """
+    """The jobs as arrays of `size` rows. `ranges` has the fewest and the most GPUs of each."""
     number = {plan: i for i, plan in enumerate(plans)}
     plan = [number[plan_of(job, apps, own_batch)] for job in jobs]
-    most = [min(job.most, int(most_gpus[m])) for job, m in zip(jobs, plan, strict=True)]
-    for job, covered in zip(jobs, most, strict=True):
-        if job.least > covered:
-            raise job.row.fail("min_replicas", f"at most {covered}, what the profile of {job.application} covers")
 
     def column(values: Sequence, dtype: type, rest: float = 0) -> jax.Array:
         return on_device(np.array([*values, *([rest] * (size - len(jobs)))], dtype), dtype)
@@ -130,8 +124,8 @@ def to_arrays(
         submit_s=column([job.submit_s for job in jobs], np.float64, np.inf),
         plan=column(plan, np.int32),
         tuned_gpus=column([job.gpus for job in jobs], np.int32, 1),
-        least_gpus=column([job.least for job in jobs], np.int32, 1),
-        most_gpus=column(most, np.int32, 1),
+        least_gpus=column([least for least, _ in ranges], np.int32, 1),
+        most_gpus=column([most for _, most in ranges], np.int32, 1),
         restart_s=column(restart, np.float64, RESTART_S),
         deadline_s=column([job.deadline_s for job in jobs], np.float64, np.inf),
     )

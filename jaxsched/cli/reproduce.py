@@ -305,7 +305,7 @@ def _pollux(data: Path) -> list[str]:
 
 def _sia(data: Path) -> list[str]:
     """As `_pollux`."""
-    from jaxsched.adaptive.sia_table import SiaLine, play_sia
+    from jaxsched.adaptive.sia_table import SiaLine, missing_traces, play_sia
 
     def as_text(line: SiaLine) -> str:
         pairs = zip(line.ours, line.case.published, strict=True)
@@ -316,6 +316,8 @@ def _sia(data: Path) -> list[str]:
     heads = " ".join(f"{name:>14}" for name in ("mean JCT", "p99 JCT", "makespan", "GPU-h of a job"))
     print(f"{'trace':9} {'types':5} {'policy':11} {heads}", flush=True)
     rows = play_sia(data, lambda line: print(as_text(line), flush=True))
+    for trace in missing_traces(data):
+        print(f"{trace:9} not played: {data / 'workloads' / trace} is no folder")
     return ["trace,types,policy,workload,job,jct_s", *(",".join(map(str, row)) for row in rows)]
 
 

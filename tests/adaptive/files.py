@@ -61,6 +61,13 @@ def write_profiles(folder, rng, kinds=("",), per_node=PER_NODE, nodes=NODES):
             batch *= 2
 
 
+def write_narrow_workload(path):
+    """3 or 4 GPUs, which are 4 where only powers of two are given; and six jobs that need 5 to 8 GPUs, of 16."""
+    jobs = [("small", 0, 4, 16, 3, 4)] * 3 + [("large", i, 6, 256, 5, 8) for i in range(6)]
+    names = ("application", "time", "num_replicas", "batch_size", "min_replicas", "max_replicas")
+    write(path, [{"name": f"job-{i}", **dict(zip(names, job))} for i, job in enumerate(jobs)])
+
+
 def write_workload(path, rng, jobs=12, spread_s=600.0):
     """Jobs whose users ask for up to 12 GPUs."""
     rows = []
@@ -68,7 +75,8 @@ def write_workload(path, rng, jobs=12, spread_s=600.0):
         app = ("small", "large")[rng.integers(2)]
         batch = {"small": (16, 64), "large": (64, 256)}[app][rng.integers(2)]
         gpus = int(rng.choice([1, 2, 3, 4]))
-        low = int(rng.integers(1, 3))
+        low = int(rng.integers(1, gpus + 1))
+        high = int(rng.integers(4, 17))
         rows.append(
             {
                 "name": f"{app}-{i}",
@@ -77,7 +85,7 @@ def write_workload(path, rng, jobs=12, spread_s=600.0):
                 "num_replicas": gpus,
                 "batch_size": batch,
                 "min_replicas": low if rng.uniform() < 0.3 else "",
-                "max_replicas": int(rng.integers(low + 1, 17)) if rng.uniform() < 0.3 else "",
+                "max_replicas": high if rng.uniform() < 0.3 else "",
             }
         )
     write(path, rows)

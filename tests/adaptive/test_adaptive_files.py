@@ -1,12 +1,15 @@
 """Mistakes in profiles, workloads and options are one line each; a policy of a file is played."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.adaptive.placing import _whole, most_free, whole_nodes
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.simulate import Nodes, simulate
 from jaxsched.adaptive.tables import widths
+from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import read_workload
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
@@ -42,6 +45,8 @@ def folder(tmp_path_factory):
         (f"{HEADER}\na,1,small,1,16\na,2,small,1,16\n", "line 3, name: 'a' should be one that no job before has"),
         (f"{MORE}\na,100,small,1,16,,,99\n", "line 2, deadline: '99' should be after the submission at 100"),
         (f"{MORE}\na,1,small,1,16,3,2,\n", "line 2, max_replicas: '2' should be a whole number >= 3"),
+        (f"{MORE}\na,1,small,1,16,3,4,\n", "line 2, num_replicas: '1' should be a whole number >= 3"),
+        (f"{MORE}\na,1,small,5,16,3,4,\n", "line 2, num_replicas: '5' should be at most max_replicas, 4"),
     ],
 )
 def test_mistakes_of_a_workload(text, said, folder, tmp_path):
@@ -52,11 +57,21 @@ def test_mistakes_of_a_workload(text, said, folder, tmp_path):
     assert said in str(error.value) and "\n" not in str(error.value) and str(path) in str(error.value)
 
 
-def test_a_range_that_no_profile_covers(folder, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "job", "said"),
+    [
+        ("equal", "a,1,small,50,16,50,60,", "line 2, min_replicas: '50' should be at most 16, what the profile of"),
+        ("pollux", "a,1,small,3,16,3,3,", "line 2, max_replicas: '3' should be at least 4, the next number of GPUs"),
+        ("tiresias", "a,1,small,5,16,,,", "line 2, num_replicas: '5' should be 1 to 4, what the profile of small"),
+    ],
+)
+def test_what_can_never_run(name, job, said, folder, tmp_path):
+    """A batch of 16 leaves 4 GPUs, 4 for each."""
     path, apps = tmp_path / "workload.csv", read_applications(folder / "profiles")
-    path.write_text(f"{MORE}\na,1,small,1,16,50,60,\n")
-    with pytest.raises(UserError, match="line 2, min_replicas: '50' should be at most 16, what the profile of small"):
-        simulate(POLICIES["equal"], apps, [read_workload(path, apps)], (Nodes(NODES, PER_NODE),))
+    path.write_text(f"{MORE}\n{job}\n")
+    with pytest.raises(UserError) as error:
+        simulate(POLICIES[name], apps, [read_workload(path, apps)], (Nodes(NODES, PER_NODE),))
+    assert said in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -94,6 +109,22 @@ def test_a_profile_with_a_hole(tmp_path):
     apps = read_applications(tmp_path / "profiles")
     with pytest.raises(UserError, match="has a hole, no step time for 5 GPUs; should cover all from 1 to"):
         simulate(POLICIES["equal"], apps, [read_workload(path, apps)], (Nodes(NODES, PER_NODE),))
+
+
+def test_a_profile_with_a_hole_between_placements(tmp_path):
+    """4 GPUs of one node are measured, and two nodes with 4 each: nothing that 3 and 1 lie between."""
+    write_profiles(tmp_path / "profiles", np.random.default_rng(3))
+    measured = tmp_path / "profiles" / "small"
+    rows = [f"{place},{b},0.1,0.01" for place in ("1", "2", "3", "4") for b in (4, 16)]
+    (measured / "placements.csv").write_text("\n".join(["placement,local_bsz,step_time,sync_time", *rows, ""]))
+    (measured / "scalability.csv").write_text(
+        "num_nodes,num_replicas,local_bsz,step_time,sync_time\n2,8,4,0.1,0.01\n2,8,16,0.1,0.01\n"
+    )
+    path = tmp_path / "workload.csv"
+    path.write_text(f"{HEADER}\na,1,small,1,16\n")
+    apps = read_applications(tmp_path / "profiles")
+    with pytest.raises(UserError, match=r"has a hole, no step time for 4 GPUs as 3\+1 on nodes"):
+        simulate(POLICIES["tiresias"], apps, [read_workload(path, apps)], (Nodes(2, PER_NODE),))
 
 
 def test_no_job_beyond_its_range_and_shares_of_policies_of_files(folder, tmp_path, capsys):
@@ -158,5 +189,23 @@ def test_what_is_not_joined_yet_is_refused(cluster, more, said, folder, tmp_path
     assert stop.value.code == 2 and said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("placing", "waits"), [(whole_nodes, [1, 0, 1, 0, 1, 1]), (most_free, [1, 0, 0, 0, 1, 1])])
+def test_a_number_that_a_job_may_not_have_is_none(placing, waits, folder, tmp_path):
+    """Beyond its range, or no power of two and no whole nodes where these are placed: not another number instead."""
+    path, apps = tmp_path / "workload.csv", read_applications(folder / "profiles")
+    path.write_text("\n".join([MORE, *(f"n{i},1,large,2,256,2,4," for i in range(6)), ""]))
+
+    def allocate(view):
+        return jnp.where(view.now_s < 600, jnp.asarray([1, 2, 3, 4, 5, 8] + [0] * 10)[: view.gpus.shape[0]], 2)
+
+    jobs, policy = [read_workload(path, apps)], AllocationPolicy("mine", allocate, placing)
+    (result,) = simulate(policy, apps, jobs, (Nodes(8, PER_NODE),))
+    assert result.start_s.tolist() == [600 if wait else 60 for wait in waits]
+
+
 def test_widths():
     assert widths(4, 16) == [1, 2, 4, 8, 12, 16] and widths(8, 8) == [1, 2, 4, 8] and widths(6, 12) == [1, 2, 4, 6, 12]
+    assert widths(4, 300) == [1, 2, *range(4, 65, 4), 128, 256]
+    for node in (1, 4, 6, 8):
+        numbers = jnp.arange(1, 400)
+        assert numbers[_whole(numbers, jnp.full(399, node))].tolist() == widths(node, 399)

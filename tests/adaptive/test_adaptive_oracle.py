@@ -11,7 +11,7 @@ from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import NO_LIMITS, PUBLISHED_LIMITS, read_applications
 from jaxsched.adaptive.simulate import Nodes, Rules, simulate
 from jaxsched.adaptive.workload import read_workload
-from tests.adaptive.files import NODES, PER_NODE, SHARED, write_profiles, write_workload
+from tests.adaptive.files import NODES, PER_NODE, SHARED, write_narrow_workload, write_profiles, write_workload
 from tests.oracle import adaptive as oracle
 from tests.oracle import allocation
 from tests.support.cases import TIMES
@@ -25,6 +25,7 @@ def folder(tmp_path_factory):
     write_profiles(made / "profiles", np.random.default_rng(3))
     for i in range(LISTS):
         write_workload(made / f"workload-{i}.csv", np.random.default_rng(100 + i), spread_s=(60, 600, 3000)[i % 3])
+    write_narrow_workload(made / f"workload-{LISTS}.csv")
     return made
 
 
@@ -53,7 +54,7 @@ def oracle_apps(folder, names):
 def test_random_lists(name, folder):
     """Every job ends in the same second, and has held the same GPU-seconds."""
     apps = read_applications(folder / "profiles")
-    lists = [read_workload(folder / f"workload-{i}.csv", apps) for i in range(LISTS)]
+    lists = [read_workload(folder / f"workload-{i}.csv", apps) for i in range(LISTS + 1)]
     rules = Rules(interference=0.3)
     results = simulate(POLICIES[name], apps, lists, (Nodes(NODES, PER_NODE),), rules)
     known = oracle_apps(folder / "profiles", apps)

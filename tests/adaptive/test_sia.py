@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.adaptive import sia
+from jaxsched.adaptive import sia, sia_table
 from jaxsched.adaptive.choosing import by_gain
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.sia_table import CASES, play_case
 from jaxsched.adaptive.simulate import Nodes, Rules, simulate
 from jaxsched.adaptive.workload import read_workload
+from jaxsched.cli.main import main
 from tests.adaptive.files import SHARED, write_profiles, write_workload
 
 GPUS = np.array([0, 1, 2, 4, 8, 12, 1, 2, 4, 8, 16])
@@ -84,6 +85,14 @@ def test_jobs_on_two_types(name, tmp_path):
     (result,) = simulate(POLICIES[name], apps, [jobs], nodes, Rules(restart_s={"small": 90.0, "large": 20.0}))
     assert np.isfinite(result.finish_s).all() and (result.restarts >= 1).all()
     assert result.gpu_s.sum() <= 12 * result.finish_s.max()
+
+
+def test_a_trace_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "workloads" / "saturn").mkdir(parents=True)
+    monkeypatch.setattr(sia_table, "play_sia", lambda data, report: [])
+    main(["reproduce-table", "sia", "--data", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert f"not played: {tmp_path / 'workloads' / 'newtrace'} is no folder" in said and "saturn" not in said
 
 
 @pytest.mark.slow

@@ -225,7 +225,10 @@ class World:
         now = 0
         for job in jobs:
             most = min(job.high, self.total, job.app.most(job.batch))
-            job.high = max(r for r in range(1, most + 1) if job.covered(r, self.per_node))
+            may = [r for r in range(job.least, most + 1) if job.covered(r, self.per_node)]
+            if place is whole_nodes:
+                may = [r for r in may if r % self.per_node == 0 or (r < self.per_node and r & (r - 1) == 0)]
+            job.least, job.high = min(may), max(may)
         while any(job.finish == NEVER for job in jobs):
             slowed = self.slowed(jobs)
             for job in jobs:

@@ -28,11 +28,7 @@ def optimus(world, jobs, now):
         ends = [np.interp(job.batch, near, [done[x][e] for x in near]) for e in (job.epoch, job.app.epochs - 1)]
         return max(ends[1] - ends[0], 1.0) * job.app.seconds(full_nodes(r, world.per_node), b, a)
 
-    gpus, free = {}, world.total
-    for job in jobs:
-        if free:
-            gpus[job.name] = 1
-            free -= 1
+    gpus, free = fewest(world, jobs)
     while free:
         best, taker = 0.0, None
         for job in jobs:
@@ -48,18 +44,27 @@ def optimus(world, jobs, now):
     return gpus, sorted(jobs, key=lambda job: gpus.get(job.name, 0))
 
 
+def fewest(world, jobs):
+    gpus, free = {}, world.total
+    for job in jobs:
+        if job.least <= free:
+            gpus[job.name] = job.least
+            free -= job.least
+    return gpus, free
+
+
 def equal(world, jobs, now):
-    """One GPU more for all, until that is too many; then one more for the first ones."""
-    gpus = {job.name: 0 for job in jobs}
-    free = world.total
-    while jobs:
-        more = [job for job in jobs if gpus[job.name] < job.most]
-        if not more or not free:
+    """Again and again one GPU more for all that have fewest, until there are too few; then for the first ones."""
+    gpus, free = fewest(world, jobs)
+    while more := [job for job in jobs if 0 < gpus.get(job.name, 0) < job.most]:
+        least = min(gpus[job.name] for job in more)
+        more = [job for job in more if gpus[job.name] == least][:free]
+        if not more:
             break
-        for job in more[:free]:
+        for job in more:
             gpus[job.name] += 1
-        free -= len(more[:free])
-    return {job.name: gpus[job.name] if gpus[job.name] >= job.least else 0 for job in jobs}, jobs
+        free -= len(more)
+    return gpus, jobs
 
 
 def choices_of(per_node, most):
