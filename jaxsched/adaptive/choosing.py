@@ -8,11 +8,12 @@ another. A lower price of one type takes demand from others and never adds to it
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float64, Int
+from jaxtyping import Array, Bool, Float64, Int
 
 _HALVINGS = 10  # of the range of prices, as a ratio; jumps find what is left
 _RANGE = 2.0**24
@@ -31,80 +32,78 @@ def by_gain(
         kind: type of every choice; None: there is one.
     """
     types = np.zeros(value.shape[1], int) if kind is None else np.asarray(kind)
-    return _jumps(value, cost, types, total, _at_lowest_prices(value, cost, types, total))
+    asked = _Asked(value.T, cost[:, None], jnp.asarray(types == np.arange(total.shape[0])[:, None]), total)
+    return _jumps(asked, _at_lowest_prices(asked))
 
 
-def _demand(cost: Int[Array, "C"], kind: np.ndarray, types: int, chosen: Int[Array, "J"]) -> Int[Array, "T"]:
-    """GPUs of each type that the choices of all jobs take."""
-    return jnp.stack([jnp.where(jnp.asarray(kind == t), cost, 0)[chosen].sum() for t in range(types)])
+class _Asked(NamedTuple):
+    """Choices before jobs: arrays over jobs run on vectors."""
+
+    value: Float64[Array, "C J"]
+    cost: Int[Array, "C 1"]
+    of_type: Bool[Array, "T C"]
+    total: Int[Array, "T"]
+
+    def demand(self, chosen: Int[Array, "J"]) -> Int[Array, "T"]:
+        """GPUs of each type that the choices of all jobs take."""
+        return jnp.where(self.of_type, self.cost[:, 0], 0)[:, chosen].sum(1)
 
 
-def _at_lowest_prices(
-    value: Float64[Array, "J C"], cost: Int[Array, "C"], kind: np.ndarray, total: Int[Array, "T"]
-) -> Int[Array, "J"]:
+def _at_lowest_prices(asked: _Asked) -> Int[Array, "J"]:
     """What jobs choose at prices at which demand fits, hardly above the lowest such prices.
 
     The choice is kept from when it was found to fit: worked out again it could differ, at a price so near to a tie.
     """
-    types = total.shape[0]
-    gain = (value[:, 1:] - value[:, :1]) / jnp.maximum(cost[1:], 1)
+    types, jobs = asked.total.shape[0], asked.value.shape[1]
+    gain = (asked.value[1:] - asked.value[:1]) / jnp.maximum(asked.cost[1:], 1)
     highest = 2.0 * jnp.maximum(jnp.where(jnp.isfinite(gain), gain, 0.0).max(), 1e-9)
-    prices, kept = [highest] * types, jnp.zeros(value.shape[0], jnp.int32)
 
-    def lower(t: int, prices: list[Array], kept: Array) -> tuple[Array, Array]:
-        def ask(low: Array, high: Array, kept: Array, price: Array) -> tuple:
-            of_type = [*prices[:t], price, *prices[t + 1 :]]
-            scores = [value[:, c] - of_type[kind[c]] * cost[c] for c in range(value.shape[1])]
-            chosen = _first_best(scores)[1]  # ties: fewer GPUs
-            fits = (_demand(cost, kind, types, chosen) <= total).all()
-            low = jnp.where(fits, low, jnp.maximum(price, low))
-            return low, jnp.where(fits, price, high), jnp.where(fits, chosen, kept)
+    def ask(t: Array, price: Array, prices: Float64[Array, "T"]) -> tuple[Array, Array]:
+        of_choice = jnp.where(asked.of_type, prices.at[t].set(price)[:, None], 0.0).sum(0)
+        chosen = _first_best(asked.value - of_choice[:, None] * asked.cost)[1]  # ties: fewer GPUs
+        return chosen, (asked.demand(chosen) <= asked.total).all()
+
+    def lower(i: Array, carry: tuple) -> tuple:
+        prices, kept = carry
+        t = i % types
 
         def halve(i: Array, carry: tuple) -> tuple:
             low, high, kept = carry
-            return ask(low, high, kept, jnp.where(i == 0, 0.0, jnp.sqrt(low * high)))  # at no price all may fit
+            price = jnp.where(i == 0, 0.0, jnp.sqrt(low * high))  # at no price all may fit
+            chosen, fits = ask(t, price, prices)
+            low = jnp.where(fits, low, jnp.maximum(price, low))
+            return low, jnp.where(fits, price, high), jnp.where(fits, chosen, kept)
 
-        _, high, kept = jax.lax.fori_loop(0, _HALVINGS + 1, halve, (highest / _RANGE, prices[t], kept))
-        return high, kept
+        begun = highest / _RANGE, prices[t], kept
+        _, high, kept = jax.lax.fori_loop(0, _HALVINGS + 1, halve, begun)
+        return prices.at[t].set(high), kept
 
-    for _ in range(_SWEEPS if types > 1 else 1):
-        for t in range(types):
-            prices[t], kept = lower(t, prices, kept)
-    return kept
+    begun = jnp.full(types, highest), jnp.zeros(jobs, jnp.int32)
+    return jax.lax.fori_loop(0, types * (_SWEEPS if types > 1 else 1), lower, begun)[1]
 
 
-def _first_best(scores: Sequence[Float64[Array, "J"]]) -> tuple[Float64[Array, "J"], Int[Array, "J"]]:
+def _first_best(scores: Float64[Array, "C J"]) -> tuple[Float64[Array, "J"], Int[Array, "J"]]:
     """The highest score of every job and which it is, the first of equals. Unlike `argmax` it runs on vectors."""
-    best, at = scores[0], jnp.zeros(scores[0].shape, jnp.int32)
-    for c, score in enumerate(scores[1:], 1):
-        best, at = jnp.maximum(best, score), jnp.where(score > best, c, at)
-    return best, at
+    best, choices = scores.max(0), scores.shape[0]
+    rows = jnp.arange(choices, dtype=jnp.int32)[:, None]
+    return best, jnp.where(scores == best, rows, choices - 1).min(0)
 
 
-def _jumps(
-    value: Float64[Array, "J C"],
-    cost: Int[Array, "C"],
-    kind: np.ndarray,
-    total: Int[Array, "T"],
-    chosen: Int[Array, "J"],
-) -> Int[Array, "J"]:
-    rows, types, of_choice = jnp.arange(value.shape[0]), total.shape[0], jnp.asarray(kind)
+def _jumps(asked: _Asked, chosen: Int[Array, "J"]) -> Int[Array, "J"]:
+    jobs = jnp.arange(chosen.shape[0])
+    on = jnp.argmax(asked.of_type, axis=0)
 
     def best(chosen: Int[Array, "J"]) -> tuple[Array, Array, Array]:
-        has, on, worth = cost[chosen], of_choice[chosen], value[rows, chosen]
-        free = total - _demand(cost, kind, types, chosen)
-
-        def gain(c: int) -> Float64[Array, "J"]:
-            more = cost[c] - jnp.where(on == kind[c], has, 0)
-            may = (more > 0) & (more <= free[kind[c]]) & jnp.isfinite(value[:, c])
-            return jnp.where(may, (value[:, c] - worth) / jnp.maximum(more, 1), -jnp.inf)
-
-        gains, to = _first_best([gain(c) for c in range(value.shape[1])])
+        has, worth = asked.cost[chosen, 0], asked.value[chosen, jobs]
+        free = (asked.total - asked.demand(chosen))[on]
+        more = asked.cost - jnp.where(on[:, None] == on[chosen], has, 0)
+        may = (more > 0) & (more <= free[:, None]) & jnp.isfinite(asked.value)
+        gains, to = _first_best(jnp.where(may, (asked.value - worth) / jnp.maximum(more, 1), -jnp.inf))
         job = jnp.argmax(gains)
         return gains[job], job, to[job]
 
     def jump(carry: tuple) -> tuple:
         gained, job, to = best(carry[0])
-        return jnp.where((rows == job) & (gained > 0), to, carry[0]), gained > 0
+        return jnp.where((jobs == job) & (gained > 0), to, carry[0]), gained > 0
 
     return jax.lax.while_loop(lambda carry: carry[1], jump, (chosen, jnp.array(True)))[0]
