@@ -151,7 +151,7 @@ def _dense(
     attempts: Attempts, jobs: JobList, cluster: Cluster, params: EnvParams, p: int, chunk: Int[np.ndarray, "C"]
 ) -> Footprint:
     """The footprints of some attempts in one partition, attempts last."""
-    padded = np.resize(chunk, CHUNK)
+    padded = np.resize(chunk, min(CHUNK, 1 << (len(chunk) - 1).bit_length()))  # few shapes, each a program
     place = lambda values: jnp.asarray(np.asarray(values)[padded], jnp.int32)
     column = lambda values: jnp.asarray(np.asarray(values)[attempts.job[padded]], jnp.int32)
     spec = JobSpec(
