@@ -16,6 +16,10 @@ from jaxsched.adaptive.view import Allocation, View
 FAIRNESS = -0.5  # the exponent of speedups
 WITHOUT_GPUS = 1.1  # what a job without GPUs costs; with the fewest it costs 1
 _TINY = 1e-9
+_FEW = 2000  # choices of all jobs, up to which the whole program is solved at once
+_NEAR = 4e-3  # of the best, at prices: the choices that are tried first
+_STEPS = 30  # of the ellipsoid, times the square of types: each shrinks it by a constant share
+_INFEASIBLE = 2  # a status of SciPy's
 
 
 def choices_of(view: View) -> tuple[np.ndarray, np.ndarray]:
@@ -82,25 +86,79 @@ def _allocation(view: View, chosen: Int[Array, "J"]) -> Allocation:
 def solve(value: np.ndarray, gpus: np.ndarray, kind: np.ndarray, total: np.ndarray) -> np.ndarray:
     """The choice of every job for which the sum of values is largest; int32[J].
 
+    Of many choices only those near the best at some prices of GPUs are looked at. The prices bound every sum, and so
+    tell that no other choice is part of a better one.
+
     Args:
         value: float64[J, C], -inf where a job may not have a choice. Every job may have one at least.
         gpus: of every choice. int[C].
         kind: GPU type of every choice. int[C].
         total: GPUs of every type. int[T].
     """
+    held = np.where(kind == np.arange(len(total))[:, None], gpus, 0)
+    if np.isfinite(value).sum() < _FEW:
+        found = _program(value, held, total)
+        assert found is not None, "no choice fits"
+        return found
+    rows = np.arange(len(value))
+    bound, prices = _least_bound(value, held, total)
+    score = value - prices @ held
+    short, near = score.max(1, keepdims=True) - score, _NEAR
+    while True:
+        found = _program(np.where(short <= near, value, -np.inf), held, total)
+        gap = np.inf if found is None else bound - value[rows, found].sum()
+        if found is not None and gap <= near:
+            return found
+        near = min(2.0 * near, gap) if found is None else gap + _TINY
+
+
+def _least_bound(value: np.ndarray, held: np.ndarray, total: np.ndarray) -> tuple[float, np.ndarray]:
+    """Prices of a GPU of each type, and what no sum can be above: each job at its best, and all GPUs sold.
+
+    The bound is convex in the prices. The ellipsoid method (Shor; Yudin and Nemirovski, 1976-77) needs no step sizes.
+    """
+    size, rows = len(total), np.arange(len(value))
+    gain = (value[:, 1:] - value[:, :1]) / np.maximum(held.sum(0)[1:], 1)
+    highest = max(float(gain[np.isfinite(gain)].max(initial=0.0)), _TINY)
+    at, spread = np.full(size, highest / 2), np.eye(size) * (size * highest**2 / 4)
+    least, best = np.inf, np.zeros(size)
+    for _ in range(_STEPS * size**2):
+        slope = -(at < 0).astype(float)
+        if not slope.any():
+            score = value - at @ held
+            chosen = score.argmax(1)
+            slope = total - held[:, chosen].sum(1)
+            bound = float(score[rows, chosen].sum() + at @ total)
+            least, best = (bound, at) if bound < least else (least, best)
+        along = spread @ slope
+        length = float(np.sqrt(max(slope @ along, 0.0)))
+        if length < _TINY:
+            break
+        at = at - along / length / (size + 1)
+        if size == 1:
+            spread = spread / 4
+        else:
+            spread = size**2 / (size**2 - 1) * (spread - 2 / (size + 1) * np.outer(along, along) / length**2)
+    return least, best
+
+
+def _program(value: np.ndarray, held: np.ndarray, total: np.ndarray) -> np.ndarray | None:
+    """The best choices by SciPy's HiGHS; None if none fit."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csc_array
 
-    chosen = np.zeros(len(value), np.int32)
     may = np.isfinite(value)
+    chosen = np.zeros(len(value), np.int32)
     job, choice = np.nonzero(may & may[:, 1:].any(1, keepdims=True))
     if not len(job):
         return chosen
     jobs, of_job = np.unique(job, return_inverse=True)
     columns = np.arange(len(job))
     one_each = csc_array((np.ones(len(job)), (of_job, columns)), shape=(len(jobs), len(job)))
-    held = csc_array((gpus[choice], (kind[choice], columns)), shape=(len(total), len(job)))
-    limits = [LinearConstraint(one_each, 1, 1), LinearConstraint(held, ub=total)]  # pyright: ignore[reportArgumentType]
+    limits = [
+        LinearConstraint(one_each, 1, 1),  # pyright: ignore[reportArgumentType]
+        LinearConstraint(csc_array(held[:, choice]), ub=total),  # pyright: ignore[reportArgumentType]
+    ]
     found = milp(
         -value[job, choice],
         integrality=np.ones(len(job)),
@@ -108,6 +166,8 @@ def solve(value: np.ndarray, gpus: np.ndarray, kind: np.ndarray, total: np.ndarr
         constraints=limits,
         options={"mip_rel_gap": 0},
     )
+    if found.status == _INFEASIBLE:
+        return None
     assert found.x is not None, found.message
     taken = found.x > 0.5
     chosen[job[taken]] = choice[taken]

@@ -55,6 +55,21 @@ def test_the_exact_choice_is_that_of_trying_all():
         assert worth(value, sia.solve(value, GPUS, KIND, TOTAL)) == pytest.approx(max(best.values()), abs=1e-9)
 
 
+def test_a_part_of_the_choices_gives_the_exact_choice(monkeypatch):
+    """With prices, which leave most choices out, the sums are those of the whole program."""
+    lists = [drawn(np.random.default_rng(seed), 20) for seed in range(30)]
+    whole = [worth(value, sia.solve(value, GPUS, KIND, TOTAL)) for value in lists]
+    asked = []
+    program = sia._program
+    monkeypatch.setattr(sia, "_FEW", 0)
+    monkeypatch.setattr(
+        sia, "_program", lambda value, *rest: asked.append(np.isfinite(value).sum()) or program(value, *rest)
+    )
+    part = [worth(value, sia.solve(value, GPUS, KIND, TOTAL)) for value in lists]
+    assert part == pytest.approx(whole, abs=1e-9)
+    assert np.median(asked) < 0.7 * np.median([np.isfinite(value).sum() for value in lists])
+
+
 def test_the_greedy_choice_fits_and_is_hardly_worse():
     gaps = []
     with jax.enable_x64(True):
