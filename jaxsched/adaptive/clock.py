@@ -45,6 +45,24 @@ def advance(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
     )
 
 
+def change_nodes(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> tuple[AdaptiveWorld, State]:
+    """The world without the nodes that are out now; who had GPUs there has none, and is where it was when last saved.
+
+    That is at its last start, or at the end of its last epoch (docs/semantics.md, section 13).
+    """
+    now_s = state.now_s
+    seen = (now_s < world.out_to_s) | (now_s - world.period_s < world.out_from_s)
+    due = (world.out_from_s <= now_s) & seen
+    out = jnp.zeros(world.node_gpus.shape, bool).at[world.out_node].max(due)
+    hit = ((state.place > 0) & out).any(-1)
+    before = jnp.maximum(state.epoch - 1, 0)
+    ended = jnp.where(state.epoch > 0, world.tables.ends[jobs.plan, before], 0.0)
+    return world.replace(node_gpus=jnp.where(out, 0, world.node_gpus)), state.replace(
+        place=jnp.where(hit[:, None], 0, state.place),
+        progress=jnp.where(hit, jnp.maximum(state.saved, ended), state.progress),
+    )
+
+
 def shape_of(world: AdaptiveWorld, place: Int[Array, "J N"]) -> Int[Array, "J"]:
     """Rows of the tables of placements; of none whatever."""
     nodes, gpus = (place > 0).sum(-1), place.sum(-1)

@@ -9,10 +9,11 @@ import numpy as np
 
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
-from jaxsched.adaptive.simulate import Nodes, Result, Rules, simulate
+from jaxsched.adaptive.simulate import MOST_ROUNDS, NO_OUTAGES, Nodes, Result, Rules, simulate
 from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import applications_in, read_workload
 from jaxsched.cluster.inventory import Inventory
+from jaxsched.cluster.outages import Outages, draw_outages, parse_rates, read_outages
 from jaxsched.cluster.presets import get_inventory
 from jaxsched.errors import UserError
 from jaxsched.io.inputs import shorten
@@ -21,7 +22,7 @@ from jaxsched.policies.registry import load_from_file
 NO_INTERFERENCE = "none"
 # Options of `simulate` and `evaluate` that mean something where jobs have profiles.
 MEANT = ("cluster", "schedulers", "gpu_speeds", "workload", "profiles", "policy", "policies")
-MEANT_IN_TIME = ("interference", "interval_s")
+MEANT_IN_TIME = ("interference", "interval_s", "failures", "failure_seed", "outages")
 MEANT_FOR_OUTPUT = ("jobs_out", "json", "device")
 
 
@@ -66,7 +67,7 @@ def play_files(command: Any, profiles: Path, policies: Sequence[str]) -> list[Pl
     kinds, names = tuple(kind.kind for kind in nodes), applications_in(command.workload)
     apps = read_applications(profiles, kinds, names=names)
     jobs = read_workload(command.workload, apps)
-    rules = Rules(period_s=command.interval_s)
+    rules = Rules(period_s=command.interval_s, outages=outages_of(command, inventory))
     return [Played(policy.name, simulate(policy, apps, [jobs], nodes, rules)[0]) for policy in found]
 
 
@@ -94,6 +95,21 @@ def nodes_of(inventory: Inventory, where: str) -> tuple[Nodes, ...]:
             )
     single = len(sizes) == 1
     return tuple(Nodes(len(gpus), gpus[0], "" if single else kind) for kind, gpus in sizes.items())
+
+
+def outages_of(command: Any, inventory: Inventory) -> Outages:
+    """The outages that a command asks for, of the nodes as `nodes_of` has them: one GPU type after another."""
+    names = inventory.names
+    if command.outages is not None:
+        found = read_outages(command.outages, names)
+    elif command.failures:
+        span_s = MOST_ROUNDS * command.interval_s
+        found = draw_outages(len(names), parse_rates(command.failures), span_s, command.failure_seed)
+    else:
+        return NO_OUTAGES
+    types = [server.gpu_type for server in inventory.servers]
+    place = np.argsort(np.argsort([list(dict.fromkeys(types)).index(kind) for kind in types], kind="stable"))
+    return dataclasses.replace(found, server=place[found.server])
 
 
 def as_table(played: Sequence[Played]) -> str:

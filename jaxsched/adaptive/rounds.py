@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from jaxsched.adaptive.clock import advance, shape_of
+from jaxsched.adaptive.clock import advance, change_nodes, shape_of
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State, start
 from jaxsched.adaptive.view import Allocation, AllocationPolicy, view_of
 from jaxsched.errors import UserError
@@ -17,7 +17,7 @@ LEAST_WINDOW = 16
 
 def one_round(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
     """A period passes, then the policy decides."""
-    state = advance(world, jobs, state)
+    world, state = change_nodes(world, jobs, advance(world, jobs, state))
     view = view_of(world, jobs, state)
     decided = policy.allocate(view)
     decided = decided if isinstance(decided, Allocation) else Allocation(gpus=decided)
@@ -47,6 +47,7 @@ def _moved(
         waiting_s=jnp.where(restarts, jobs.restart_s, state.waiting_s),
         restarts=state.restarts + restarts,
         widest=jnp.maximum(state.widest, gpus),
+        saved=jnp.where(restarts, state.progress, state.saved),
         start_s=jnp.where(restarts, jnp.minimum(state.start_s, state.now_s), state.start_s),
     )
 

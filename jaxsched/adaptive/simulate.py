@@ -16,9 +16,11 @@ from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
 from jaxsched.adaptive.tables import Tables, make_tables, shapes_of, widths
 from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import RESTART_S, Job, plan_of, to_arrays
+from jaxsched.cluster.outages import Outages
 from jaxsched.errors import UserError
 
 MOST_ROUNDS = 20000
+NO_OUTAGES = Outages(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +40,13 @@ class Rules:
         period_s: seconds between decisions.
         restart_s: seconds that a job loses when its GPUs change, by application or for all.
         interference: share of its goodput that a job on several nodes loses while it shares a node with another one.
+        outages: of nodes, by their place among all.
     """
 
     period_s: float = 60.0
     restart_s: Mapping[str, float] | float = RESTART_S
     interference: float = 0.0
+    outages: Outages = NO_OUTAGES
 
 
 class Result(NamedTuple):
@@ -103,6 +107,9 @@ def build(
         node_type=jnp.asarray(np.repeat(np.arange(len(nodes)), [kind.count for kind in nodes]), jnp.int32),
         period_s=jnp.asarray(float(rules.period_s)),
         interference=jnp.asarray(float(rules.interference)),
+        out_node=jnp.asarray(rules.outages.server, jnp.int32),
+        out_from_s=jnp.asarray(rules.outages.from_s),
+        out_to_s=jnp.asarray(rules.outages.to_s),
         widths=tuple(kind.gpus for kind in nodes),
         spread=not whole,
     )

@@ -30,6 +30,9 @@ class AdaptiveWorld(Pytree):
     node_type: Int[Array, "N"]
     period_s: Float64[Array, ""]
     interference: Float64[Array, ""]  # what a job on several nodes loses that shares a node with another such job
+    out_node: Int[Array, "O"]  # outages
+    out_from_s: Float64[Array, "O"]
+    out_to_s: Float64[Array, "O"]
     widths: tuple[int, ...] = static()  # GPUs of a node, by type
     spread: bool = static()  # placements are looked up by the GPUs on each node, not by nodes and GPUs only
 
@@ -42,6 +45,7 @@ class State(Pytree):
     kind: Int[Array, "J"]  # GPU type of those that have GPUs
     shape: Int[Array, "J"]  # row of the tables, likewise
     progress: Float64[Array, "J"]
+    saved: Float64[Array, "J"]  # progress at the last start
     epoch: Int[Array, "J"]
     waiting_s: Float64[Array, "J"]  # what is left of a restart
     service: Float64[Array, "J"]  # GPU-seconds held
@@ -67,6 +71,7 @@ def start(jobs: AdaptiveJobs, nodes: int) -> State:
         kind=none,
         shape=none,
         progress=zero,
+        saved=zero,
         epoch=none,
         waiting_s=zero,
         service=zero,

@@ -1,9 +1,12 @@
 """Mistakes in profiles, workloads and options are one line each; a policy of a file is played."""
 
+from types import SimpleNamespace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.adaptive.compare import outages_of
 from jaxsched.adaptive.placing import _whole, most_free, whole_nodes
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
@@ -12,6 +15,7 @@ from jaxsched.adaptive.tables import widths
 from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import read_workload
 from jaxsched.cli.main import main
+from jaxsched.cluster.presets import get_inventory
 from jaxsched.errors import UserError
 from tests.adaptive.files import NODES, PER_NODE, write_profiles, write_workload
 
@@ -201,6 +205,18 @@ def test_a_number_that_a_job_may_not_have_is_none(placing, waits, folder, tmp_pa
     jobs, policy = [read_workload(path, apps)], AllocationPolicy("mine", allocate, placing)
     (result,) = simulate(policy, apps, jobs, (Nodes(8, PER_NODE),))
     assert result.start_s.tolist() == [600 if wait else 60 for wait in waits]
+
+
+def test_outages_are_those_of_the_named_server(tmp_path):
+    """Nodes stand by GPU type, servers as the file has them."""
+    kinds = ("T4", "V100", "T4")
+    servers = ", ".join(f"{{count: 1, groups: [4], gpu_type: {kind}}}" for kind in kinds)
+    (tmp_path / "cluster.yaml").write_text(f"servers: [{servers}]\nschedulers: 1\n")
+    (tmp_path / "out.csv").write_text("server,from_s,to_s\nserver1,1,2\nserver2,3,4\n")
+    inventory = get_inventory(str(tmp_path / "cluster.yaml"), None)
+    command = SimpleNamespace(outages=str(tmp_path / "out.csv"), failures=None)
+    found = outages_of(command, inventory)
+    assert found.server.tolist() == [2, 1] and found.from_s.tolist() == [1, 3]
 
 
 def test_widths():

@@ -11,6 +11,7 @@ from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import NO_LIMITS, PUBLISHED_LIMITS, read_applications
 from jaxsched.adaptive.simulate import Nodes, Rules, simulate
 from jaxsched.adaptive.workload import read_workload
+from jaxsched.cluster.outages import Outages
 from tests.adaptive.files import NODES, PER_NODE, SHARED, write_narrow_workload, write_profiles, write_workload
 from tests.oracle import adaptive as oracle
 from tests.oracle import allocation
@@ -50,16 +51,24 @@ def oracle_apps(folder, names):
     return found
 
 
+def drawn_outages(rng):
+    """Node, from, to: some shorter than a round, some at its end, one that takes all nodes."""
+    nodes, begins, lasts = rng.integers(0, NODES, 12), rng.integers(1, 3000, 12), [5, 60, 400] * 4
+    drawn = [(int(n), float(begin), float(begin + last)) for n, begin, last in zip(nodes, begins, lasts)]
+    return drawn + [(1, 300.0, 360.0)] + [(n, 1200.0, 1230.0) for n in range(NODES)]
+
+
 @pytest.mark.parametrize("name", sorted(POLICIES.keys() - {"sia"}))  # its ties are the solver's
 def test_random_lists(name, folder):
     """Every job ends in the same second, and has held the same GPU-seconds."""
     apps = read_applications(folder / "profiles")
     lists = [read_workload(folder / f"workload-{i}.csv", apps) for i in range(LISTS + 1)]
-    rules = Rules(interference=0.3)
+    outages = drawn_outages(np.random.default_rng(11))
+    rules = Rules(interference=0.3, outages=Outages(*map(np.array, zip(*outages))))
     results = simulate(POLICIES[name], apps, lists, (Nodes(NODES, PER_NODE),), rules)
     known = oracle_apps(folder / "profiles", apps)
     for jobs, result in zip(lists, results):
-        world = oracle.World(NODES, PER_NODE, interference=0.3)
+        world = oracle.World(NODES, PER_NODE, interference=0.3, outages=outages)
         played = oracle_jobs(jobs, known, POLICIES[name].own_batch)
         policy = getattr(allocation, name.replace("-", "_"))
         expected = world.play(played, policy, allocation.PLACING[policy])

@@ -113,6 +113,7 @@ class Job:
     batch: int | None  # None: chosen by the job
     place: dict = field(default_factory=dict)
     progress: float = 0.0
+    saved: float = 0.0
     epoch: int = 0
     restart: float = 0.0
     service: float = 0.0
@@ -186,10 +187,9 @@ def full_nodes(r, per_node):
     return (per_node,) * whole + ((rest,) if rest else ())
 
 
-def most_free(jobs, gpus, nodes, per_node, order):
+def most_free(jobs, gpus, free, per_node, order):
     """Whoever keeps its count keeps its nodes; the others in `order` take the nodes with most free GPUs."""
-    free = [per_node] * nodes
-    new = {}
+    free, nodes, new = list(free), len(free), {}
     for job in jobs:
         if gpus.get(job.name, 0) and job.gpus == gpus[job.name]:
             new[job.name] = dict(job.place)
@@ -217,9 +217,10 @@ def most_free(jobs, gpus, nodes, per_node, order):
 
 
 class World:
-    def __init__(self, nodes=16, per_node=4, period=60, restart=30, interference=0.0):
+    def __init__(self, nodes=16, per_node=4, period=60, restart=30, interference=0.0, outages=()):
         self.nodes, self.per_node, self.period = nodes, per_node, period
         self.restart, self.interference, self.total = restart, interference, nodes * per_node
+        self.outages = outages  # node, from, to
 
     def play(self, jobs, policy, place):
         now = 0
@@ -238,8 +239,15 @@ class World:
                         job.place = {}
             now += self.period
             there = [job for job in jobs if job.submit <= now and job.finish == NEVER]
+            out = self.out(now)
+            for job in there:
+                if out & set(job.place):
+                    job.place = {}
+                    job.progress = max(job.saved, job.app.ends[job.epoch - 1] if job.epoch else 0.0)
+            free = [0 if n in out else self.per_node for n in range(self.nodes)]
+            self.total = sum(free)
             gpus, order = policy(self, there, now)
-            new = place(there, gpus, self.nodes, self.per_node, order)
+            new = place(there, gpus, free, self.per_node, order)
             for job in there:
                 to = new.get(job.name, {})
                 if to != job.place:
@@ -247,9 +255,15 @@ class World:
                     if to:
                         job.restart = self.restart
                         job.restarts += 1
+                        job.saved = job.progress
                         job.widest = max(job.widest, job.gpus)
                 job.choose()
         return {job.name: job.finish - job.submit for job in jobs}
+
+    def out(self, now):
+        """Nodes that are out at the end of this round: an outage is seen at one end at least."""
+        before = now - self.period
+        return {node for node, begin, end in self.outages if begin <= now and (now < end or before < begin)}
 
     def slowed(self, jobs):
         wide = [job for job in jobs if job.finish == NEVER and len(job.place) > 1]
@@ -260,9 +274,10 @@ class World:
         return {job.name: 1.0 - self.interference * (job in wide and any(on[n] > 1 for n in job.place)) for job in jobs}
 
 
-def whole_nodes(jobs, gpus, nodes, per_node, order):
+def whole_nodes(jobs, gpus, free, per_node, order):
     order = sorted(order, key=lambda job: -gpus.get(job.name, 0))
-    free, staying, new = [per_node] * nodes, [0] * nodes, {}
+    nodes = len(free)
+    free, staying, new = list(free), [0] * nodes, {}
     stay = [job for job in order if gpus.get(job.name, 0) and gpus[job.name] == job.gpus]
     for job in stay:
         for n, k in job.place.items():
