@@ -5,15 +5,17 @@ of an interval's ranks send to another interval is counted, not gone through: a 
 stride` further in the line, or `(size - shift) stride` back where its communicator ends.
 """
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Float32, Int, Int32
 
 from jaxsched.cluster.hardware import Cluster, in_domain
+from jaxsched.dynamics.all_reduce import Interval, Summed, sum_bytes
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.workload.patterns import EXCHANGE, EXPERT_GRADIENTS, GRADIENTS, NEIGHBOURS, TENSOR, PatternTable
 
-Interval = tuple[Int32[Array, "*i"], Int32[Array, "*i"]]  # first rank, and the one behind the last
 AT_ONCE = 2048  # entries of `Cluster.route`: with so many or fewer, one product is faster than adding to lists of links
 
 
@@ -63,11 +65,16 @@ def _leaving(plan: PatternTable, held: Interval) -> Int32[Array, "patterns *i"]:
 
 
 def inside_bytes(
-    plan: PatternTable, first: Int32[Array, "N K"], gpus: Int32[Array, "N K"], *domains: Interval
+    plan: PatternTable,
+    first: Int32[Array, "N K"],
+    gpus: Int32[Array, "N K"],
+    domains: Sequence[Interval],
+    sums: Sequence[Summed],
 ) -> Float32[Array, "wires"]:
     """On PCIe of groups, QPI and NIC of servers, by each group's first rank and its GPUs of the job.
 
-    `domains`: one entry, the ranks in each server's domain; none where each is its own.
+    `domains`: one entry, the ranks in each server's domain; none where each is its own. `sums`: one entry; none where
+    all gradients are rings.
     """
     groups, servers = (first, first + gpus), (first[:, 0], first[:, -1] + gpus[:, -1])
     counts = _leaving(plan, groups)
@@ -76,12 +83,33 @@ def inside_bytes(
     border = first[:, 1:]
     left = jnp.broadcast_to(servers[0][:, None], border.shape), border
     right = border, jnp.broadcast_to(servers[1][:, None], border.shape)
-    qpi = _bytes(plan, count_all(plan, left, right)).max(-1, initial=0.0)
-    leaving = _leaving(plan, servers)
+    borders = _bytes(plan, count_all(plan, left, right))
+    pcie, leaving = _bytes(plan, counts), _leaving(plan, servers)
+    for more in sums:
+        pcie, borders = pcie + more.pcie, borders + more.borders
+    qpi = borders.max(-1, initial=0.0)
     for held in domains:
         near = count_all(plan, servers, held) - count_all(plan, servers, servers)
         qpi, leaving = qpi + _bytes(plan, near), leaving - near
-    return jnp.concatenate([_bytes(plan, counts).reshape(-1), qpi, _bytes(plan, leaving)])
+    nic = _bytes(plan, leaving)
+    for more in sums:
+        qpi, nic = qpi + more.near, nic + more.nic
+    return jnp.concatenate([pcie.reshape(-1), qpi, nic])
+
+
+def _sums(
+    plan: PatternTable,
+    first: Int32[Array, "N K"],
+    gpus: Int32[Array, "N K"],
+    rack: Int32[Array, "N"],
+    racks: int,
+    domains: Sequence[Interval],
+) -> list[Summed]:
+    """What gradients cost that domains sum up first, if any model's do; of `inside_bytes`."""
+    if not plan.summed.size:
+        return []
+    own = first[:, 0], first[:, -1] + gpus[:, -1]
+    return [sum_bytes(plan, first, gpus, rack, racks, domains[0] if domains else own)]
 
 
 def plan_bytes(cluster: Cluster, plan: PatternTable, gpus: Int32[Array, "N K"]) -> Float32[Array, "wires"]:
@@ -107,7 +135,10 @@ def plan_bytes(cluster: Cluster, plan: PatternTable, gpus: Int32[Array, "N K"]) 
         joined, rack, own_first = in_domain(cluster), cluster.server_rack, first[:, 0]
         begin = jnp.where(joined, rack_first[rack], own_first)
         domains.append((begin, jnp.where(joined, (rack_first + by_rack)[rack], own_first + own)))
-    return jnp.concatenate([inside_bytes(plan, first, gpus, *domains), _over_links(cluster, flows)])
+    sums = _sums(plan, first, gpus, cluster.server_rack, len(racks), domains)
+    for more in sums:
+        flows = flows + more.flows * (1.0 - jnp.eye(len(racks)))
+    return jnp.concatenate([inside_bytes(plan, first, gpus, domains, sums), _over_links(cluster, flows)])
 
 
 def _over_links(cluster: Cluster, flows: Float32[Array, "T T"]) -> Float32[Array, "E"]:
@@ -138,4 +169,5 @@ def ideal_bytes(
         begin = jnp.arange(servers) // size * size
         begin, end = jnp.minimum(server_gpus * jnp.stack([begin, jnp.minimum(begin + size, servers)]), plan.gpus)
         domains.append((begin, end))
-    return inside_bytes(plan, first, ends - first, *domains)
+    sums = _sums(plan, first, ends - first, jnp.zeros(servers, jnp.int32), 1, domains)
+    return inside_bytes(plan, first, ends - first, domains, sums)

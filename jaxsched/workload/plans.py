@@ -20,6 +20,7 @@ do not where all activations are kept.
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -79,6 +80,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     micro_batch: Size = 1
     gpu_memory_gb: Positive = 80.0  # of the GPUs that it is for
     share_optimizer: bool = False  # replicas divide Adam's state between them
+    all_reduce: Literal["ring", "hierarchical", "tree"] = "ring"  # of gradients
 
     @property
     def gpus(self) -> int:
@@ -138,18 +140,21 @@ def patterns_of(model: Transformer, plan: Plan) -> Patterns:
     ring = lambda ranks: 2 * (ranks - 1) / ranks
     activations = ACTIVATION_BYTES * plan.micro_batches * plan.micro_batch * model.sequence * model.hidden
     layers = model.layers / p
-    same, own = gpu_parameters(model, plan)
+    same, own = (GRADIENT_BYTES * parameters for parameters in gpu_parameters(model, plan))
+    rings = plan.all_reduce == "ring"
     return Patterns(
         gpus=plan.gpus,
         stride=(1, t, t * e, t * d, t),
         size=(t, d, d // e, p, e),
         nbytes=(
             ring(t) * ALL_REDUCES * layers * activations,
-            ring(d) * GRADIENT_BYTES * same,
-            ring(d // e) * GRADIENT_BYTES * own,
+            ring(d) * same if rings else 0.0,
+            ring(d // e) * own if rings else 0.0,
             activations / t if p > 1 else 0.0,
             ALL_REDUCES * layers * activations * model.top_k / (e * t) if e > 1 else 0.0,
         ),
+        summed=(0.0, 0.0) if rings else (same, own),
+        tree=plan.all_reduce == "tree",
     )
 
 

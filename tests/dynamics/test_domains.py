@@ -73,6 +73,21 @@ def test_tensor_groups_of_a_domain_stay_off_the_nics():
     assert apart["nic"].tolist() == [22, 0, 22, 22, 22] and not apart["nvlink"].any()
 
 
+def test_a_domain_that_sums_up_first_leaves_by_all_its_nics():
+    """A ring leaves a domain where its last rank lies; what 8 ranks have summed up, two trays send half of."""
+    spread = [4, 4, 4, 4, 0]
+    ring, _ = wires(
+        FIVE, make_profiles({}).replace(plans=make_table([patterns(data=16, nbytes=(0, 80, 0, 0, 0))])), spread
+    )
+    assert ring["nic"].tolist() == [0, 80, 0, 80, 0]
+    for tree in (False, True):  # of two domains both are one edge
+        plan = make_table([patterns(data=16, summed=(80, 0), tree=tree)])
+        found, ideal = wires(FIVE, make_profiles({}).replace(plans=plan), spread)
+        assert found["nvlink"].tolist() == [2 * 7 / 8 * 80] * 4 + [0] and found["nic"].tolist() == [40] * 4 + [0]
+        assert set(found["link"][:4].tolist()) == {80} and not found["link"][4:].any()
+        assert ideal == 2 * 7 / 8 * 80 + 40  # over PCIe of 1 byte/s
+
+
 def test_parameter_servers_of_a_domain_are_reached_by_nvlink():
     loud = make_profiles({"gradient_bytes": 8})
     found, _ = wires(FIVE, loud, [1, 1, 1, 1, 0], ps=4)

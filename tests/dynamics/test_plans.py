@@ -170,9 +170,9 @@ def test_messages_of_the_oracle_go_both_ways_alike():
         cluster, plan, lies = random_case(np.random.default_rng(number))
         traffic = plans.read_traffic(with_plan(plan), 0)
         w = {a: int(x) for a, x in enumerate(lies.reshape(-1)) if x}
-        server = plans.placed(traffic, Hardware(cluster), 0, w, 1)[1]
+        _, server, domain, _ = plans.placed(traffic, Hardware(cluster), 0, w, 1)
         out, back = np.zeros(4), np.zeros(4)
-        for i, k, nbytes in traffic.messages():
+        for i, k, nbytes in traffic.messages(domain):
             if server[i] != server[k]:
                 out[server[i]] += nbytes
                 back[server[k]] += nbytes

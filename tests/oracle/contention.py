@@ -38,7 +38,7 @@ def traffic(hw: Hardware, p: int, job: Job, w: dict, u: dict) -> dict[Resource, 
         group_of, server_of, domain_of, rack_of = plans.placed(job.traffic, hw, p, w, job.g)
         for key, nbytes in plans.inside(job.traffic, group_of, server_of, domain_of).items():
             add((key[0], p, key[1]), nbytes)
-        for i, k, nbytes in job.traffic.messages():
+        for i, k, nbytes in job.traffic.messages(domain_of):
             if rack_of[i] != rack_of[k]:
                 add_route(rack_of[i], rack_of[k], nbytes)
     elif job.U == 0:

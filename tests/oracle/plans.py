@@ -14,6 +14,8 @@ class Traffic:
     strides: tuple[int, ...]
     sizes: tuple[int, ...]
     nbytes: tuple[float, ...]
+    summed: tuple[float, ...] = ()
+    tree: bool = False
 
     def communicators(self, kind: int) -> list[list[int]]:
         """The ranks of each communicator of a pattern, in their order."""
@@ -21,14 +23,39 @@ class Traffic:
         firsts = [i for i in range(self.n) if i // stride % size == 0]
         return [[i + k * stride for k in range(size)] for i in firsts]
 
-    def rings(self) -> list[tuple[list[int], float, bool]]:
+    def rings(self, domain_of: list) -> list[tuple[list[int], float, bool]]:
         """Ranks, bytes, and whether it is one of gradients."""
-        return [(ranks, self.nbytes[kind], kind > 0) for kind in (0, 1, 2) for ranks in self.communicators(kind)]
+        out = [(ranks, self.nbytes[kind], kind > 0) for kind in (0, 1, 2) for ranks in self.communicators(kind)]
+        for nbytes, domains in self.apart(domain_of):
+            out += [(ranks, 2 * (len(ranks) - 1) / len(ranks) * nbytes, True) for ranks in domains]
+        return out
 
-    def messages(self) -> list[tuple[int, int, float]]:
-        """(rank, rank, bytes) of all that is sent."""
+    def apart(self, domain_of: list) -> list[tuple[float, list[list[int]]]]:
+        """Of gradients that domains sum up first: bytes, and the ranks of a communicator in each domain."""
         out = []
-        for ranks, nbytes, _ in self.rings():
+        for kind, nbytes in enumerate(self.summed, 1):
+            for ranks in self.communicators(kind) if nbytes > 0 else ():
+                out.append((nbytes, [list(near) for _, near in itertools.groupby(ranks, key=lambda i: domain_of[i])]))
+        return out
+
+    def exchanges(self, domains: int) -> list[tuple[int, int, float]]:
+        """(position, position, share of the bytes) between so many domains."""
+        if not self.tree:
+            return [(i, (i + 1) % domains, 2 * (domains - 1) / domains) for i in range(domains) if domains > 1]
+        out = []
+        for i in range(1, domains):
+            lowest = next(2**bit for bit in itertools.count() if i >> bit & 1)
+            odd = next(above for above in (i - lowest, i + lowest) if above // (2 * lowest) % 2)
+            parent = odd if odd < domains else i - lowest
+            for turn in (0, 1):
+                ends = (i + turn) % domains, (parent + turn) % domains
+                out += [(*ends, 0.5), (*ends[::-1], 0.5)]
+        return out
+
+    def messages(self, domain_of: list) -> list[tuple[int, int, float]]:
+        """(rank, rank, bytes) of all that is sent, by the domain of each rank."""
+        out = []
+        for ranks, nbytes, _ in self.rings(domain_of):
             if len(ranks) > 1:
                 out += [(a, b, nbytes) for a, b in zip(ranks, ranks[1:] + ranks[:1])]
         for ranks in self.communicators(3):
@@ -36,6 +63,10 @@ class Traffic:
                 out += [(a, b, self.nbytes[3]), (b, a, self.nbytes[3])]
         for ranks in self.communicators(4):
             out += [(a, b, self.nbytes[4]) for a, b in itertools.permutations(ranks, 2)]
+        for nbytes, domains in self.apart(domain_of):
+            for i, k, share in self.exchanges(len(domains)):
+                pairs = list(itertools.product(domains[i], domains[k]))
+                out += [(a, b, share * nbytes / len(pairs)) for a, b in pairs]
         return out
 
 
@@ -45,7 +76,8 @@ def read_traffic(profiles, model: int) -> Traffic | None:
     if len(plans.gpus) == 0 or int(plans.gpus[model]) == 0:
         return None
     rows = [tuple(np.asarray(leaf[model]).tolist()) for leaf in (plans.stride, plans.size, plans.nbytes)]
-    return Traffic(int(plans.gpus[model]), *rows)
+    summed = tuple(np.asarray(plans.summed[model]).tolist())
+    return Traffic(int(plans.gpus[model]), *rows, summed=summed, tree=bool(plans.tree[model]))
 
 
 def inside(traffic: Traffic, group_of: list, server_of: list, domain_of: list) -> dict[tuple, float]:
@@ -59,7 +91,7 @@ def inside(traffic: Traffic, group_of: list, server_of: list, domain_of: list) -
         out[key] = out.get(key, 0.0) + nbytes
 
     crossing: dict[tuple, float] = {}  # (server, group): from groups of the server before this one to it and later ones
-    for a, b, nbytes in traffic.messages():
+    for a, b, nbytes in traffic.messages(domain_of):
         if group_of[a] != group_of[b]:
             add(("pcie", group_of[a]), nbytes)
         if domain_of[a] != domain_of[b]:
@@ -71,7 +103,7 @@ def inside(traffic: Traffic, group_of: list, server_of: list, domain_of: list) -
                 crossing[server_of[a], g] = crossing.get((server_of[a], g), 0.0) + nbytes
     for server in {server for server, _ in crossing}:
         add(("qpi", server), max(nbytes for (s, _), nbytes in crossing.items() if s == server))
-    for ranks, nbytes, gradients in traffic.rings():
+    for ranks, nbytes, gradients in traffic.rings(domain_of):
         if gradients and len(ranks) > 1 and len({group_of[i] for i in ranks}) == 1:
             add(("pcie", group_of[ranks[0]]), nbytes)
     return out

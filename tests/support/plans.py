@@ -6,28 +6,33 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsched.workload.models import CATALOGUE, ModelProfile
-from jaxsched.workload.patterns import Patterns
+from jaxsched.workload.patterns import EXPERT_GRADIENTS, GRADIENTS, Patterns
 from tests.support.random_cases import Case
 
 SIZES = tuple(sorted({w * g for w in (1, 2, 3, 4, 5, 8, 16) for g in (1, 2, 4)}))  # of `random_cases.random_jobs`
 
 
-def patterns(tensor=1, data=1, pipeline=1, expert=1, nbytes=(0.0, 0.0, 0.0, 0.0, 0.0)) -> Patterns:
+def patterns(
+    tensor=1, data=1, pipeline=1, expert=1, nbytes=(0.0, 0.0, 0.0, 0.0, 0.0), summed=(0.0, 0.0), tree=False
+) -> Patterns:
     """As `workload.plans.patterns_of`, with these bytes."""
     stride = (1, tensor, tensor * expert, tensor * data, tensor)
     size = (tensor, data, data // expert, pipeline, expert)
-    return Patterns(tensor * data * pipeline, stride, size, nbytes)
+    return Patterns(tensor * data * pipeline, stride, size, nbytes, summed, tree)
 
 
 def random_patterns(rng: np.random.Generator, gpus: int, least: float, most: float) -> Patterns:
-    """A plan for so many GPUs, each of its messages from `least` to `most` bytes."""
+    """A plan for so many GPUs, each of its messages from `least` to `most` bytes; half of them have no rings."""
     divisors = lambda whole: [x for x in range(1, whole + 1) if whole % x == 0]
     tensor = int(rng.choice(divisors(gpus)))
     data = int(rng.choice(divisors(gpus // tensor)))
     expert, pipeline = int(rng.choice(divisors(data))), gpus // tensor // data
     sizes = patterns(tensor, data, pipeline, expert).size
-    nbytes = tuple(float(np.exp(rng.uniform(np.log(least), np.log(most)))) if size > 1 else 0.0 for size in sizes)
-    return patterns(tensor, data, pipeline, expert, nbytes)
+    nbytes = [float(np.exp(rng.uniform(np.log(least), np.log(most)))) if size > 1 else 0.0 for size in sizes]
+    summed, tree = (0.0, 0.0), bool(rng.integers(2))
+    if rng.integers(2):
+        summed, nbytes[GRADIENTS], nbytes[EXPERT_GRADIENTS] = (nbytes[GRADIENTS], nbytes[EXPERT_GRADIENTS]), 0.0, 0.0
+    return patterns(tensor, data, pipeline, expert, tuple(nbytes), summed, tree)
 
 
 def with_plans(rng: np.random.Generator, case: Case) -> Case:

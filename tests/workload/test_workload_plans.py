@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -53,6 +54,15 @@ def test_messages_of_experts_by_hand():
     assert made.nbytes == (0.0, *gradients, 0.0, 4 * 8 * (2 * 100 * 64) * 2 / 4)
 
 
+def test_gradients_that_domains_sum_up_first_are_no_rings():
+    """As many bytes are summed up as a ring of two ranks sends."""
+    ring = patterns_of(SMALL, PLAN)
+    for kind in ("hierarchical", "tree"):
+        made = patterns_of(SMALL, msgspec.structs.replace(PLAN, all_reduce=kind))
+        assert made.nbytes == (*ring.nbytes[:1], 0.0, *ring.nbytes[2:]) and made.tree == (kind == "tree")
+        assert made.summed == (ring.nbytes[1] / 1.5, 0.0) and ring.summed == (0.0, 0.0)
+
+
 def test_a_step_computes_what_the_formula_says_of_one_server():
     card = load_constants("fitted")
     made = profile_of("small", SMALL, PLAN, card)
@@ -98,6 +108,7 @@ def test_memory_by_hand():
         ("hidden: 64", "hidden: 32768", "it should be at most gpu_memory_gb, 80"),
         ("tensor: 2", "tensor: 2.5", "2.5 should be of type int"),
         ("tensor: 2", "tensors: 2", "tensors"),
+        ("tensor: 2", "all_reduce: star", "'star' should be one of ring, hierarchical, tree"),
         ("    plan: {", "    compute_s: 1\n    plan: {", "leave compute_s out"),
         ("    plan: {", "    step_time: runs/mine\n    plan: {", "has step_time and no gpu_type"),
         ("    transformer", "    aliases", "has no transformer"),

@@ -21,6 +21,7 @@ from jaxsched.event_loop._kernel.occupancy import BITS
 from jaxsched.event_loop._kernel.plans.ideal import compute_ideal_s
 from jaxsched.event_loop._kernel.records import (
     COUNT,
+    DOMAIN,
     GROUP,
     JOB,
     LEARNED,
@@ -35,6 +36,7 @@ from jaxsched.event_loop._kernel.records import (
     RECORD,
     RUNNING,
     SERVICE,
+    SHARE,
     SITE_GROUP,
     SITE_SERVER,
     SLOT,
@@ -208,6 +210,8 @@ def _build_scratch(w: World, gang: int, wires: int) -> Scratch:
         taken=np.zeros(nk, np.int64),
         fits_server=np.zeros(n, np.int64),
         racks=np.zeros(t, RACK),
+        domains=np.zeros(nk, DOMAIN),
+        shares=np.zeros(nk, SHARE),
         sent=np.zeros(w.site.link_id.shape[1]),
         crossed=np.zeros(w.site.link_id.shape[1], np.int64),
         left_s=np.zeros(r),

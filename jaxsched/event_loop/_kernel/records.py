@@ -59,6 +59,14 @@ TENANT = _record(attained_s="f8", gpus="f8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
 # Of the placement at hand, or what a rule counts; `first`: rank of a job with a plan.
 RACK = _record(workers="f8", ps="f8", servers="i8", first="i8")
+# Where domains sum up gradients of a plan first. Of a domain: its ranks, those of the communicator at hand, the bytes
+# that they send `out` for it; `at`: which one holds members of it at this position. Of a place: its ranks, those of its
+# server, `left` to `right`, the first one of its `domain`, and bytes of all communicators: of the rings in the domain,
+# over the border before the place, from its server to others `near`, and `out`.
+DOMAIN = _record(start="i8", end="i8", rack="i8", members="i8", out="f8", at="i8")
+SHARE = _record(
+    start="i8", end="i8", left="i8", right="i8", domain="i8", ring="f8", border="f8", near="f8", out="f8"
+)  # fmt: skip
 # Up to the last start or stop, see `env.state.Service`; `level`: of a queued job; `exceed`: see `queues.measure`;
 # `expected_s`: by the history; `reach`: what `greedy-wait` may hope for, 0: not yet known; `owed_s`: what others cost
 # it that passed; `failure_restarts`: times that a failure stopped it, `fallen_s`: work lost so.
@@ -176,6 +184,8 @@ class Plans(NamedTuple):
     stride: Int64[np.ndarray, "models patterns"]
     size: Int64[np.ndarray, "models patterns"]
     nbytes: Float64[np.ndarray, "models patterns"]
+    summed: Float64[np.ndarray, "models 2"]  # zeros where gradients are rings
+    tree: Int64[np.ndarray, "models"]
 
 
 class World(NamedTuple):
@@ -236,6 +246,8 @@ class Scratch(NamedTuple):
     taken: Int64[np.ndarray, "NK"]  # workers
     fits_server: Int64[np.ndarray, "N"]  # workers
     racks: Records  # RACK[T]
+    domains: Records  # DOMAIN[NK]
+    shares: Records  # SHARE[NK]
     sent: Float64[np.ndarray, "E"]  # bytes over the partition's links
     crossed: Int64[np.ndarray, "E"]  # the links for which that is not 0
     left_s: Float64[np.ndarray, "R"]  # ideal seconds that the running jobs of the partition at hand have left

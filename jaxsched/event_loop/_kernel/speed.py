@@ -5,8 +5,8 @@ from jaxtyping import Float64
 
 from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI
 from jaxsched.event_loop._kernel.jit import compiled, special
+from jaxsched.event_loop._kernel.plans.all_reduce import list_domains, sums_first, write_shares
 from jaxsched.event_loop._kernel.plans.counts import (
-    count_bytes_between,
     count_bytes_inside,
     count_bytes_near,
     count_bytes_out,
@@ -14,6 +14,7 @@ from jaxsched.event_loop._kernel.plans.counts import (
     is_planned,
     line_up,
 )
+from jaxsched.event_loop._kernel.plans.flows import send, send_by_plan
 from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import compute_gpu_stretch
 from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
@@ -61,7 +62,7 @@ def write_footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -
     else:
         wires = _add_unplanned(w, t, p, slot, j, used, ring, shard)
     if spread:
-        wires = _add_links(w, t, p, slot, wires, j, ring, shard)
+        wires = _add_links(w, t, p, slot, wires, j, used, ring, shard)
 
     solo = max(compute + _find_comm(t, p, slot, used, wires), 1e-9)
     for i in range(used):
@@ -140,11 +141,16 @@ def _add_planned(w: World, t: Tables, p: int, slot: int, wires: int, j: int, use
     servers = w.site.servers.shape[1]
     k, m = w.site.groups.shape[1] // servers, w.jobs[j].model
     line_up(w, t, p, j, used)
+    summed, shares = sums_first(w, m), t.scratch.shares
+    if summed:
+        write_shares(w, m, t.scratch.domains, list_domains(w, t, p, j, used), shares, used)
     last = used  # place of the server at hand
     for i in range(used - 1, -1, -1):
         group, s = t.groups[p, slot, i], t.scratch.place[i].group // k
         start, end = t.scratch.first[i], find_end(w, t, j, i)
-        group.base = count_bytes_out(w, m, start, end, start, end, True) / w.site.groups[p, group.group].pcie_bytes_s
+        pcie = count_bytes_out(w, m, start, end, start, end, True)
+        pcie += shares[i].ring + shares[i].out if summed else 0.0
+        group.base = pcie / w.site.groups[p, group.group].pcie_bytes_s
         group.pcie += group.base
         last = i if last == used else last
         if i > 0 and t.scratch.place[i - 1].group // k == s:
@@ -154,8 +160,10 @@ def _add_planned(w: World, t: Tables, p: int, slot: int, wires: int, j: int, use
         if w.site.servers[p, s].block > 0 and used > 1:  # so `racks` are filled: a server of a domain is one place
             near = int(rack.first)
             beyond = near + int(rack.workers) * w.jobs[j].wide
-            qpi += count_bytes_near(w, m, start, end, near, beyond)
+            qpi += count_bytes_near(w, m, start, end, near, beyond) + (shares[i].near if summed else 0.0)
         nic = count_bytes_out(w, m, start, end, near, beyond, False)
+        for place in range(i, last + 1 if summed else i):
+            nic += shares[place].out
         wires = _add_of_server(w, t, p, slot, wires, s, QPI, qpi / w.site.servers[p, s].qpi_bytes_s)
         wires = _add_of_server(w, t, p, slot, wires, s, NIC, nic / w.site.servers[p, s].nic_bytes_s)
         last = used
@@ -163,7 +171,7 @@ def _add_planned(w: World, t: Tables, p: int, slot: int, wires: int, j: int, use
 
 
 @compiled
-def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, j: int, ring: float, shard: float) -> int:
+def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, j: int, used: int, ring: float, shard: float) -> int:
     """Add the links between the racks of a placement; how many wires there are then."""
     first, last = -1, -1
     for r in range(len(t.scratch.racks)):
@@ -172,21 +180,22 @@ def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, j: int, ring:
     if first == last:
         return wires
     before, crossed = last, 0
-    for r in range(first, last + 1):
+    planned = is_planned(w, w.jobs[j].model)
+    if planned:
+        crossed = send_by_plan(w, t, p, j, used)
+    for r in range(first, first if planned else last + 1):
         if t.scratch.racks[r].workers == 0.0:
             continue
-        if is_planned(w, w.jobs[j].model):
-            crossed = _send_by_plan(w, t, p, j, r, crossed)
-        elif shard > 0.0:
+        if shard > 0.0:
             for q in range(first, last + 1):
                 if q != r and t.scratch.racks[q].workers > 0.0:
                     pairs = (
                         t.scratch.racks[r].workers * t.scratch.racks[q].ps
                         + t.scratch.racks[r].ps * t.scratch.racks[q].workers
                     )
-                    crossed = _send(w, t, p, r, q, pairs * shard, crossed)
+                    crossed = send(w, t, p, r, q, pairs * shard, crossed)
         else:
-            crossed = _send(w, t, p, before, r, ring, crossed)
+            crossed = send(w, t, p, before, r, ring, crossed)
             before = r
     for i in range(crossed):
         e = int(t.scratch.crossed[i])
@@ -198,37 +207,6 @@ def _add_links(w: World, t: Tables, p: int, slot: int, wires: int, j: int, ring:
         wires = _add(t, p, slot, wires, m, row, LINK, t.scratch.sent[e] / w.site.links[link])
         t.scratch.sent[e] = 0.0
     return wires
-
-
-@special
-@compiled
-def _send_by_plan(w: World, t: Tables, p: int, j: int, rack: int, crossed: int) -> int:
-    """Bytes of a rack's ranks to those of all others, over the links; how many links something crosses then."""
-    at, wide = t.scratch.racks[rack], w.jobs[j].wide
-    start = int(at.first)
-    end = start + int(at.workers) * wide
-    for q in range(len(t.scratch.racks)):
-        if q != rack and t.scratch.racks[q].workers > 0.0:
-            there = int(t.scratch.racks[q].first)
-            beyond = there + int(t.scratch.racks[q].workers) * wide
-            sent = count_bytes_between(w, w.jobs[j].model, start, end, there, beyond)
-            crossed = _send(w, t, p, rack, q, sent, crossed)
-    return crossed
-
-
-@compiled
-def _send(w: World, t: Tables, p: int, source: int, target: int, sent: float, crossed: int) -> int:
-    """Bytes from rack to rack, over the links of the route; how many links something crosses then."""
-    for h in range(w.site.path.shape[3] if sent > 0.0 else 0):
-        share = w.site.path_share[p, source, target, h]
-        if share == 0.0:
-            break
-        e = w.site.path[p, source, target, h]
-        if t.scratch.sent[e] == 0.0:
-            t.scratch.crossed[crossed] = e
-            crossed += 1
-        t.scratch.sent[e] += sent * share
-    return crossed
 
 
 @compiled

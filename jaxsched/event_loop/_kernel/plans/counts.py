@@ -152,5 +152,7 @@ def count_bytes_inside(w: World, t: Tables, j: int, first: int, last: int) -> fl
     start, end = t.scratch.first[first], find_end(w, t, j, last)
     for i in range(first + 1, last + 1):
         border = t.scratch.first[i]
-        most = max(most, count_bytes_between(w, m, start, border, border, end))
+        sent = count_bytes_between(w, m, start, border, border, end)
+        sent += t.scratch.shares[i].border if w.plans.summed[m, 0] > 0.0 else 0.0
+        most = max(most, sent)
     return most

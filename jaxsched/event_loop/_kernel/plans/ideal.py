@@ -2,23 +2,31 @@
 
 import itertools
 import types
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Float64
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.event_loop._kernel.jit import Rows
+from jaxsched.event_loop._kernel.plans.all_reduce import enter_domain, sums_first, write_shares
 from jaxsched.event_loop._kernel.plans.counts import count_bytes_between, count_bytes_near, count_bytes_out
-from jaxsched.event_loop._kernel.records import Plans, World
+from jaxsched.event_loop._kernel.records import DOMAIN, SHARE, Plans, World
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import Profiles
 from jaxsched.workload.patterns import PatternTable
 
+NOTHING = types.SimpleNamespace(ring=0.0, border=0.0, near=0.0, out=0.0)  # of a group
+
 
 def build_plans(table: PatternTable) -> Plans:
     """Of a catalogue."""
-    gpus, stride, size = (np.asarray(leaf, np.int64) for leaf in (table.gpus, table.stride, table.size))
-    return Plans(gpus, stride, size, np.asarray(table.nbytes, np.float64))
+    gpus, stride, size, tree = (
+        np.asarray(leaf, np.int64) for leaf in (table.gpus, table.stride, table.size, table.tree)
+    )
+    summed = np.asarray(table.summed, np.float64) if table.summed.size else np.zeros((len(gpus), 2))
+    return Plans(gpus, stride, size, np.asarray(table.nbytes, np.float64), summed, tree)
 
 
 def compute_ideal_s(
@@ -87,16 +95,48 @@ def compute_planned_comm_s(
         bytes_s: best PCIe, QPI and NIC.
         domain: servers after each other that are one.
     """
-    found, w, (wide, narrow) = np.zeros(len(plans.gpus)), cast(World, types.SimpleNamespace(plans=plans)), gpus
+    found, w = np.zeros(len(plans.gpus)), cast(World, types.SimpleNamespace(plans=plans))
     for m, ranks in enumerate(plans.gpus.tolist()):
-        for start in range(0, min(ranks, servers * wide), wide):
-            end = min(start + wide, ranks)
-            borders = [*range(start, end, narrow), end]
-            pcie = max(count_bytes_out(w, m, x, y, x, y, True) for x, y in itertools.pairwise(borders))
-            qpi = max((count_bytes_between(w, m, start, x, x, end) for x in borders[1:-1]), default=0.0)
-            first = start // (wide * domain) * (wide * domain)
-            last = min(first + wide * domain, servers * wide, ranks)
-            qpi += count_bytes_near(w, m, start, end, first, last)
-            sent = (pcie, qpi, count_bytes_out(w, m, start, end, first, last, False))
+        shares = _find_shares(w, m, min(ranks, servers * gpus[0]), gpus, domain)
+        for start in range(0, min(ranks, servers * gpus[0]), gpus[0]):
+            first = start // (gpus[0] * domain) * (gpus[0] * domain)
+            near = first, min(first + gpus[0] * domain, servers * gpus[0], ranks)
+            sent = _find_sent(w, m, (start, min(start + gpus[0], ranks)), near, gpus[1], shares)
             found[m] = max(found[m], *(x / speed for x, speed in zip(sent, bytes_s)))
     return found
+
+
+def _find_sent(
+    w: World, m: int, server: tuple[int, int], near: tuple[int, int], group_gpus: int, shares: Mapping[int, Any]
+) -> tuple[float, float, float]:
+    """The most bytes on PCIe of a group of a server, those on its QPI, and on its NIC; `near`: ranks of its domain."""
+    borders = [*range(*server, group_gpus), server[1]]
+    of = [shares.get(x, NOTHING) for x in borders[:-1]]
+    pcie = max(
+        count_bytes_out(w, m, x, y, x, y, True) + share.ring + share.out
+        for (x, y), share in zip(itertools.pairwise(borders), of)
+    )
+    inside = [count_bytes_between(w, m, server[0], x, x, server[1]) for x in borders[1:-1]]
+    qpi = max((sent + share.border for sent, share in zip(inside, of[1:])), default=0.0)
+    qpi += count_bytes_near(w, m, *server, *near) + of[0].near
+    return pcie, qpi, count_bytes_out(w, m, *server, *near, False) + sum(share.out for share in of)
+
+
+def _find_shares(w: World, m: int, held: int, gpus: tuple[int, int], domain: int) -> Mapping[int, Any]:
+    """What groups send where domains sum up gradients first, by their first rank; empty where they do not."""
+    if not sums_first(w, m):
+        return {}
+    wide, ranks, count = gpus[0] * domain, int(w.plans.gpus[m]), 0
+    domains = Rows(np.zeros(-(-held // wide) + 1, DOMAIN))
+    for start in range(0, held, wide):
+        count = enter_domain(domains, count, start, min(start + wide, held), 0)
+    if held < ranks:  # what a cluster has no room for is a domain behind all others
+        count = enter_domain(domains, count, held, ranks, 0)
+    groups = [(s, x) for s in range(0, held, gpus[0]) for x in range(s, min(s + gpus[0], held), gpus[1])]
+    shares = Rows(np.zeros(len(groups), SHARE))
+    for i, (server, start) in enumerate(groups):
+        share, end = shares[i], min(server + gpus[0], held)
+        share.start, share.end, share.domain = start, min(start + gpus[1], end), start // wide * wide
+        share.left, share.right = server, end
+    write_shares(w, m, domains, count, shares, len(groups))
+    return {start: shares[i] for i, (_, start) in enumerate(groups)}
