@@ -325,7 +325,8 @@ class EvaluatedWorld(World):
     models: object = option(
         None,
         "Models of your own beside the catalogue's, YAML: name, compute_s, gradient_bytes and more "
-        "(jaxsched/workload/catalogue.py has an example). llm: published language models, cut up by their plans.",
+        "(jaxsched/workload/catalogue.py has an example). llm: published language models, cut up by their plans. "
+        "A trace whose rows have plans: these.",
         anything("FILE"),
     )
 

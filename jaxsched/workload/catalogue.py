@@ -22,7 +22,8 @@ A model with a `transformer` and a `plan` says so how it is cut up, in place of 
         step_time: runs/step-time    # folder of fitted constants; without it those that come with the package, of A100s
 
 Models of a file come after the project's own; one with the name of one of those takes its place. `llm` in place of a
-file means the published models of `workload.llm`.
+file means the published models of `workload.llm`. A trace whose rows have plans is a file of these models, too
+(`workload.row_plans`).
 
 Large language models, trained by data x tensor x pipeline parallelism, are kinds of gangs. A worker is one stage of the
 pipeline of one replica: `tensor` GPUs that exchange activations all the time, so that they lie in one GPU group and
@@ -134,12 +135,13 @@ BUILT_IN = Catalogue((*CATALOGUE, *LLM))
 
 
 PUBLISHED = "llm"  # in place of a file
+_TRACES = frozenset((".csv", ".tsv", ".parquet"))  # their rows may have plans; a file of models is YAML
 
 
 def get_catalogue(path: str | Path | Catalogue | None = None) -> Catalogue:
     """The project's models and those of a file. UserError for whatever is wrong with it, with what would be right.
 
-    A catalogue is returned as it is; `llm` adds the models of `workload.llm`.
+    A catalogue is returned as it is; `llm` adds the models of `workload.llm`, a trace the plans of its rows.
     """
     if path is None or isinstance(path, Catalogue):
         return path or BUILT_IN
@@ -147,6 +149,11 @@ def get_catalogue(path: str | Path | Catalogue | None = None) -> Catalogue:
         from jaxsched.workload.llm import llm_models  # a fifth of a second, which other catalogues do not need
 
         return Catalogue((*BUILT_IN.models, *llm_models()))
+    if not _TRACES.isdisjoint(Path(path).suffixes):
+        from jaxsched.workload.readers.native import read_plans
+        from jaxsched.workload.row_plans import profile_named
+
+        return Catalogue((*BUILT_IN.models, *map(profile_named, read_plans(path))))
     entries = check_mapping(read_yaml(path, __name__), str(path), ("models",)).get("models")
     if not isinstance(entries, list) or not entries:
         raise bad_field(str(path), "models", entries, "a list of models, each with a name")

@@ -12,6 +12,7 @@ its first dense layer, its shared experts and its attention with latent keys and
 """
 
 import functools
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +21,8 @@ from jaxtyping import Int
 
 from jaxsched.errors import UserError
 from jaxsched.io.cards import SHIPPED
+from jaxsched.io.inputs import shorten
+from jaxsched.io.schema import convert
 from jaxsched.workload.models import ModelProfile
 from jaxsched.workload.plans import Plan, Transformer, check_plan, profile_of
 from jaxsched.workload.transformer import load_constants
@@ -74,8 +77,8 @@ def published() -> tuple[Planned, ...]:
     return tuple(one for row in _PUBLISHED for one in _cut_up(row))
 
 
-def _cut_up(row: _Published) -> list[Planned]:
-    model = Transformer(
+def _transformer(row: _Published) -> Transformer:
+    return Transformer(
         hidden=row.hidden,
         layers=row.layers,
         heads=row.heads,
@@ -85,18 +88,41 @@ def _cut_up(row: _Published) -> list[Planned]:
         experts=row.experts[0],
         top_k=row.experts[1],
     )
-    tensor, pipeline, expert, micro_batch = row.plan
+
+
+def _degrees(row: _Published) -> dict[str, Any]:
+    return dict(zip(("tensor", "pipeline", "expert", "micro_batch"), row.plan))
+
+
+def cut_up(name: str, gpus: int, given: Mapping[str, Any]) -> tuple[Transformer, Plan]:
+    """A published model on so many GPUs, with the fields of the plan that are `given`, and others as published.
+
+    Replicas are as many as there are GPUs for, each with as many sequences a step as published, unless given.
+
+    Raises:
+        UserError: if no such model is published, or it cannot be cut up so.
+    """
+    row = next((row for row in _PUBLISHED if row.name == name.strip().lower()), None)
+    if row is None:
+        known = ", ".join(row.name for row in _PUBLISHED)
+        raise UserError(f"model: {shorten(name)!r} should be one of {known}; others have no plan in a trace")
+    fields: dict[str, Any] = {**_degrees(row), "share_optimizer": True, **given}
+    stages = fields["tensor"] * fields["pipeline"]
+    fields.setdefault("data", max(gpus // stages, 1))
+    fields.setdefault("global_batch", row.each * fields["data"])
+    model, plan = _transformer(row), convert(Plan, fields, "plan")
+    if plan.gpus != gpus:
+        parts = f"tensor {plan.tensor} * data {plan.data} * pipeline {plan.pipeline}"
+        raise UserError(f"plan: {parts} = {plan.gpus} GPUs; it should be the {gpus} of num_gpus")
+    check_plan(model, plan)
+    return model, plan
+
+
+def _cut_up(row: _Published) -> list[Planned]:
+    model, (tensor, pipeline, _, _) = _transformer(row), row.plan
     found, odd = [], row.replicas // (row.replicas & -row.replicas)
     for replicas in (odd << np.arange((MOST_GPUS // (odd * tensor * pipeline)).bit_length())).tolist():
-        plan = Plan(
-            global_batch=row.each * replicas,
-            tensor=tensor,
-            data=replicas,
-            pipeline=pipeline,
-            expert=expert,
-            micro_batch=micro_batch,
-            share_optimizer=True,
-        )
+        plan = Plan(global_batch=row.each * replicas, data=replicas, share_optimizer=True, **_degrees(row))
         if _fits(model, plan):
             found.append(Planned(f"{row.name}_{plan.gpus}", model, plan))
     return found

@@ -20,12 +20,12 @@ do not where all activations are kept.
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import msgspec
 import numpy as np
 
 from jaxsched.errors import UserError
+from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import Positive, Size
 from jaxsched.workload.jobs import WHOLE, JobList
 from jaxsched.workload.models import ModelProfile
@@ -37,6 +37,7 @@ OPTIMIZER_BYTES = 12  # of them
 GRADIENT_BYTES = 4  # of a parameter
 ACTIVATION_BYTES = 2  # of a number between GPUs
 ALL_REDUCES = 4  # of tensor groups, a layer and micro-batch: two forward, two backward; exchanges of experts likewise
+SUMMED_BY = ("ring", "hierarchical", "tree")  # gradients
 GPU_TYPE = "A100"  # that the shipped constants are of
 
 
@@ -80,7 +81,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     micro_batch: Size = 1
     gpu_memory_gb: Positive = 80.0  # of the GPUs that it is for
     share_optimizer: bool = False  # replicas divide Adam's state between them
-    all_reduce: Literal["ring", "hierarchical", "tree"] = "ring"  # of gradients
+    all_reduce: str = "ring"  # of gradients; one of `SUMMED_BY`
 
     @property
     def gpus(self) -> int:
@@ -120,6 +121,8 @@ def memory_bytes(model: Transformer, plan: Plan) -> float:
 def check_plan(model: Transformer, plan: Plan) -> None:
     """UserError unless the degrees go into what they divide, and a GPU can hold its part."""
     make_plans(**_formula(model, plan))
+    if plan.all_reduce not in SUMMED_BY:
+        raise UserError(f"all_reduce {shorten(plan.all_reduce)!r}: should be one of {', '.join(SUMMED_BY)}")
     if plan.gpus > MOST:
         raise UserError(f"plan: {plan.gpus:,} GPUs; it should have at most {MOST:,}")
     if model.heads % (model.kv_heads or model.heads):

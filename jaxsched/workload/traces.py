@@ -34,7 +34,7 @@ from jaxsched.workload.readers.pollux import POLLUX
 from jaxsched.workload.readers.simulators import ITP, MURI, TIRESIAS
 from jaxsched.workload.readers.slab import ACME, HELIOS
 from jaxsched.workload.readers.slurm import SLURM
-from jaxsched.workload.readers.source import COLUMNS, Source
+from jaxsched.workload.readers.source import COLUMNS, PLAN_COLUMNS, Source
 from jaxsched.workload.readers.spot import SPOT
 from jaxsched.workload.readers.swf import SWF
 from jaxsched.workload.readers.table import read_log_table
@@ -208,6 +208,9 @@ def _models(cells: Cells, names: Any, source: Source, catalogue: Catalogue) -> S
     if not unknown:
         return names
     if source.strict_models:
+        if any("/" in name for name in unknown) and any(map(cells.has, PLAN_COLUMNS)):
+            path = cells.found.path
+            raise UserError(f"{path}: its rows have plans; name it as the file of models, too (--models {path})")
         bad = unknown - ({""} if source.strict_models in source.uses else set())
         wanted = f"one of the known models {', '.join(catalogue.names)}"
         cells.wrong(np.fromiter((name in bad for name in names), bool), source.strict_models, wanted)
@@ -263,7 +266,7 @@ def write_native(path: str | Path, jobs: JobList, catalogue: Catalogue = BUILT_I
             "submit_time_s": jobs.submit_s,
             "num_gpus": jobs.num_gpus,
             "duration_s": jobs.duration_s,
-            "model": np.array(catalogue.names)[jobs.model],
+            **_model_columns(np.array(catalogue.names)[jobs.model]),
             "num_workers": jobs.workers,
             "num_ps": jobs.ps,
             "gpus_per_worker": jobs.gpus_per_worker,
@@ -291,7 +294,7 @@ def write_log(path: str | Path, log: Log) -> None:
     wide = bool((jobs["gpus_per_worker"] > 1).any())
     submitted = submit - submit[0] if log.dated or log.source.from_start else submit
     optional: dict[str, tuple[Any, Any]] = {
-        "model": ((jobs["model"] != "").any(), jobs["model"]),
+        **{name: ((jobs["model"] != "").any(), column) for name, column in _model_columns(jobs["model"]).items()},
         "gpus_per_worker": (wide, jobs["gpus_per_worker"]),
         "num_ps": ((jobs["ps"] >= 0).any(), np.where(jobs["ps"] < 0, "", jobs["ps"].astype(str))),
         "tenant": ((jobs["tenant"] != "").any(), jobs["tenant"]),
@@ -316,6 +319,17 @@ def write_log(path: str | Path, log: Log) -> None:
             **{name: column for name, (there, column) in optional.items() if there},
         },
     )
+
+
+def _model_columns(names: Shaped[np.ndarray, "J"]) -> dict[str, Shaped[np.ndarray, "J"]]:
+    """The column of models, and of plans that rows had."""
+    distinct, place = np.unique(names, return_inverse=True)
+    if not any("/" in name for name in distinct.tolist()):
+        return {"model": names}
+    from jaxsched.workload.row_plans import columns_of  # a fifth of a second, which other traces do not need
+
+    found = [columns_of(name) for name in distinct.tolist()]
+    return {column: np.array([str(one[column]) for one in found])[place] for column in found[0]}
 
 
 def _deadlines(submit_s: Float64[np.ndarray, "J"], due_s: Float64[np.ndarray, "J"]) -> Float64[np.ndarray, "J"]:

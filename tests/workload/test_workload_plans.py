@@ -108,7 +108,7 @@ def test_memory_by_hand():
         ("hidden: 64", "hidden: 32768", "it should be at most gpu_memory_gb, 80"),
         ("tensor: 2", "tensor: 2.5", "2.5 should be of type int"),
         ("tensor: 2", "tensors: 2", "tensors"),
-        ("tensor: 2", "all_reduce: star", "'star' should be one of ring, hierarchical, tree"),
+        ("tensor: 2", "all_reduce: star", "all_reduce 'star': should be one of ring, hierarchical, tree"),
         ("    plan: {", "    compute_s: 1\n    plan: {", "leave compute_s out"),
         ("    plan: {", "    step_time: runs/mine\n    plan: {", "has step_time and no gpu_type"),
         ("    transformer", "    aliases", "has no transformer"),

@@ -155,6 +155,11 @@ class Cells:
             text = wanted if isinstance(wanted, str) else wanted(i)
             self.found.wrong(self.piece.numbers[i], self._row(field, i).fail(field, text))
 
+    def broken(self, i: int, error: UserError) -> None:
+        """A mistake of the row at a place, of several of its cells."""
+        line = self.piece.numbers[i]
+        self.found.wrong(line, UserError(f"{self.found.path}, {self.found.unit} {line}, {error}"))
+
     def note(self, rows: Bool[np.ndarray, "N"], text: str) -> None:
         """Something to tell about those of the `rows` that are kept."""
         if count := int((rows & self.keep).sum()):

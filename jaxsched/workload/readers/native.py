@@ -1,11 +1,16 @@
 """Our own format: a CSV file with a line per job; docs/howto/trace.md says what its columns mean."""
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 from jaxtyping import Float64, Int64
 
+from jaxsched.errors import UserError
 from jaxsched.workload.jobs import MOST_ASKED, MOST_PS, WHOLE
 from jaxsched.workload.readers.cells import Cells
-from jaxsched.workload.readers.source import Columns, Source
+from jaxsched.workload.readers.source import PLAN_COLUMNS, Columns, Source
+from jaxsched.workload.readers.table import read_log_table
 
 
 def _read(cells: Cells) -> Columns:
@@ -31,7 +36,7 @@ def _read(cells: Cells) -> Columns:
         "workers": workers,
         "gpus_per_worker": per_worker,
         "ps": ps,
-        "model": cells.labels("model"),
+        "model": _models(cells, gpus),
         "tenant": cells.labels("tenant"),
         "user": cells.labels("user"),
         "home": cells.given("home", minimum=0),
@@ -44,6 +49,31 @@ def _read(cells: Cells) -> Columns:
         "estimate_s": estimate_s,
         "due_s": due(cells, "deadline_s", submit_s),
     }
+
+
+def _models(cells: Cells, gpus: Int64[np.ndarray, "N"]) -> Sequence[str]:
+    """Names of models, and of plans where rows have one."""
+    models = cells.labels("model")
+    if not any(map(cells.has, PLAN_COLUMNS)):
+        return models
+    from jaxsched.workload.row_plans import plan_names  # a fifth of a second, which other traces do not need
+
+    return plan_names(cells, models, gpus)
+
+
+def read_plans(path: str | Path) -> tuple[str, ...]:
+    """Names of the plans that the rows of a trace have, in their order. UserError as of any trace."""
+    table = read_log_table(Path(path), (NATIVE,), None, False)
+    names: dict[str, None] = {}
+    for piece in table.pieces:
+        cells = Cells(piece, table.found)
+        for name, plain in zip(_read(cells)["model"], cells.labels("model")):
+            if name != plain:
+                names[name] = None
+    table.found.check()
+    if not names:
+        raise UserError(f"{path}: no row has a plan; it should have some of the columns {', '.join(PLAN_COLUMNS)}")
+    return tuple(names)
 
 
 def due(cells: Cells, field: str, submit_s: Float64[np.ndarray, "N"]) -> Float64[np.ndarray, "N"]:
@@ -72,6 +102,7 @@ NATIVE = Source(
     uses=(
         *("model", "num_workers", "num_ps", "gpus_per_worker", "tenant", "user", "home", "gpu_milli", "gpu_type"),
         *("ended", "estimate_s", "deadline_s", "allowed_gpu_types", "cpu_milli", "memory_mib"),
+        *PLAN_COLUMNS,
     ),
     closed=True,
     from_start=False,

@@ -30,6 +30,8 @@ COLUMNS: dict[str, Any] = {
     "estimate_s": float("nan"),  # what its user said it would take
     "due_s": float("inf"),  # from its submission to its deadline
 }
+# Of our own format: how a job is cut up, as fields of `workload.plans.Plan`.
+PLAN_COLUMNS = ("tensor", "data", "pipeline", "expert", "micro_batch", "global_batch", "all_reduce")
 Columns = Mapping[str, Any]  # some of `COLUMNS`: an array or a sequence of one entry per row
 
 

@@ -112,7 +112,7 @@ def write_shares(w: World, m: int, domains: Records, count: int, shares: Records
         stride, size = w.plans.stride[m, kind], w.plans.size[m, kind]
         for which in range(w.plans.gpus[m] // size if summed > 0.0 else 0):
             first = find_first(w, m, kind, which)
-            _exchange(domains, hold(w, m, kind, first, domains, count), summed, w.plans.tree[m])
+            _exchange(domains, hold(w, m, kind, first, domains, count), summed, int(w.plans.tree[m]))
             d = 0
             for i in range(used):
                 share = shares[i]

@@ -41,7 +41,7 @@ def send_by_plan(w: World, t: Tables, p: int, j: int, used: int) -> int:
             summed = w.plans.summed[m, kind - GRADIENTS]
             for which in range(w.plans.gpus[m] // w.plans.size[m, kind] if summed > 0.0 else 0):
                 held = hold(w, m, kind, find_first(w, m, kind, which), t.scratch.domains, domains)
-                crossed = _exchange(w, t, p, held, summed, w.plans.tree[m], crossed)
+                crossed = _exchange(w, t, p, held, summed, int(w.plans.tree[m]), crossed)
     return crossed
 
 
