@@ -281,8 +281,10 @@ class MenuEnv:
         return after, reward, terminated, truncated, info
 
     def _shown(self, params: EnvParams, played: State | Playing) -> Turn:
-        observation = observe(self.queue, params, to_decide(played))
-        return Turn(played=played, observation=observation, menu=build_menu(params, to_decide(played), observation))
+        state = to_decide(played)
+        observation = observe(self.queue, params, state)
+        menu = build_menu(params, state, observation, racks=self.queue.racks)
+        return Turn(played=played, observation=observation, menu=menu)
 
     def _begin_if(
         self,

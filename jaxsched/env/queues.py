@@ -89,10 +89,12 @@ def has_levels(order: Order) -> bool:
 SWITCHES = tuple(field.name for field in dataclasses.fields(Discipline) if field.type is bool)
 
 
-def check_shown(queue: Discipline) -> None:
+def check_shown(queue: Discipline, looks_ahead: bool) -> None:
     """UserError on a queue that schedulers who choose from menus cannot have."""
-    if queue.racks:
-        raise UserError("racks: not for schedulers that choose from menus, whose candidates know nothing of racks")
+    if queue.racks and looks_ahead:
+        raise UserError(
+            "racks: not with looks_ahead, which knows nothing of racks when it says what waiting would bring"
+        )
 
 
 def order_keys(queue: Discipline, state: State, params: EnvParams) -> Float32[Array, "P Q"]:

@@ -34,7 +34,8 @@ def initial(setting: Setting) -> TrainState:
     states, draws = draw_worlds(world_key, setting.worlds, setting.ppo.num_envs)
     one = jax.tree.map(lambda leaf: leaf[0], states)
     obs = observe(setting.queue, params, one)
-    weights = network.init(weight_key, obs, build_menu(params, one, obs, network.looks_ahead))
+    menu = build_menu(params, one, obs, network.looks_ahead, setting.queue.racks)
+    weights = network.init(weight_key, obs, menu)
     weights = first_weights(setting.start.checkpoint, setting.start.freeze, network, weights)
     return TrainState(
         weights=weights,

@@ -72,11 +72,6 @@ class QueueView(Discipline):
     reserve: bool = True
     window: Annotated[int, Meta(ge=1, le=1 << 16)] = 4
 
-    def __post_init__(self) -> None:
-        """UserError on what does not go together, or with menus."""
-        super().__post_init__()
-        check_shown(self)
-
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
@@ -157,6 +152,7 @@ def validate(config: TrainConfig, where: str = "config") -> TrainConfig:
     for holds, message in _rules(config):
         if not holds:
             raise UserError(f"{where}: {message}")
+    check_shown(config.queue, config.network.looks_ahead)
     return config
 
 

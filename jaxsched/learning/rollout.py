@@ -154,7 +154,7 @@ def look(rollout: Rollout, params: EnvParams, state: State) -> tuple[Observation
     """What the schedulers of one environment see of it, by what they may know."""
     state = mask_unknown(rollout.static, params, state)
     obs = observe(rollout.queue, params, state)
-    return obs, build_menu(params, state, obs, rollout.network.looks_ahead)
+    return obs, build_menu(params, state, obs, rollout.network.looks_ahead, rollout.queue.racks)
 
 
 class _Moved(Pytree):

@@ -110,7 +110,7 @@ def _graph_act(network: SchedulerNetwork, queue: Discipline, max_forwards: int |
 
     def judge(state: State, params: EnvParams, weights: PyTree) -> Judgement:
         params, obs = look(queue, max_forwards, state, params)
-        menu = build_menu(params, state, obs, network.looks_ahead)
+        menu = build_menu(params, state, obs, network.looks_ahead, queue.racks)
         heads = cast(Heads, network.apply(weights, obs, menu))
         logits, _ = option_logits(heads, obs, menu)
         _, entropy = log_prob_and_entropy(heads, obs, menu, most_likely(heads, obs, menu))

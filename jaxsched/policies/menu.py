@@ -43,13 +43,16 @@ class Offered(NamedTuple):
 Chooser = Callable[[PRNGKeyArray, Offered, PyTree], Choice]
 
 
-def build_menu(params: EnvParams, state: State, obs: Observation, looks_ahead: bool = False) -> Menu:
+def build_menu(
+    params: EnvParams, state: State, obs: Observation, looks_ahead: bool = False, racks: bool = False
+) -> Menu:
     """The menu for the first `W` jobs of the observation's window, empty for schedulers that have waited.
 
     If there are more than `OPTIONS` placements, the last of the last jobs are not offered. Who `looks_ahead` is told
-    what waiting would bring (`policies.looking`), and stakes are measured by that.
+    what waiting would bring (`policies.looking`), and stakes are measured by that. `racks`: of the queue's discipline.
     """
-    window = make_window(state, params, obs.job_slot[:, :-1], obs.job_mask[:, :-1], lifetimes=looks_ahead)
+    slots, there = obs.job_slot[:, :-1], obs.job_mask[:, :-1]
+    window = make_window(state, params, slots, there, lifetimes=looks_ahead, racks=racks)
     if looks_ahead:
         return lane_by_lane(_build_ahead)(params, window, look_at_held(params, state))
     return lane_by_lane(_build)(params, window)
@@ -180,13 +183,13 @@ def menu_policy(
 
 def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None, looks_ahead: bool = False) -> Act:
     """How `menu_policy` acts: kinds and targets int32[P] of all schedulers, workers int32[P, N, K]."""
-    check_shown(queue)
+    check_shown(queue, looks_ahead)
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
         params, obs = look(queue, max_forwards, state, params)
 
         def decide() -> Action:
-            menu = build_menu(params, state, obs, looks_ahead)
+            menu = build_menu(params, state, obs, looks_ahead, queue.racks)
             return to_action(state, obs, menu, choose(key, Offered(params, state, obs, menu), weights))
 
         something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
@@ -210,6 +213,6 @@ def shapes_shown(queue: Discipline, cluster: Cluster, looks_ahead: bool = False)
     def look() -> tuple[Observation, Menu]:
         state = initial_state(EnvConfig(), params, job)
         obs = observe(queue, params, state)
-        return obs, build_menu(params, state, obs, looks_ahead)
+        return obs, build_menu(params, state, obs, looks_ahead, queue.racks)
 
     return jax.eval_shape(look)

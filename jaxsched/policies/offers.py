@@ -23,7 +23,7 @@ from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State, job_spec
 from jaxsched.policies.candidates import list_candidates, list_single_gpus
 from jaxsched.policies.filling import place_ps, quantise
-from jaxsched.policies.rules import View, fastest, for_job, per_server
+from jaxsched.policies.rules import View, by_racks, fastest, for_job, per_server
 from jaxsched.pytree import Pytree, static
 from jaxsched.workload.jobs import MILLI, WHOLE
 
@@ -51,6 +51,7 @@ class Window(Pytree):
     gpu_speeds: int = static(default=1)  # as in `State`
     lifetimes: bool = static(default=False)  # servers that are longer in use cost more
     every_gpu: bool = static(default=False)  # a fraction is offered single GPUs, not what its group's rule says
+    racks: bool = static(default=False)  # only what lies in the racks that are chosen for a gang
 
 
 class SharedGpus(Pytree):
@@ -97,6 +98,7 @@ def make_window(
     lifetimes: bool = False,
     every_gpu: bool = False,
     ahead: bool = False,
+    racks: bool = False,
 ) -> Window:
     """What there is to choose from for queued jobs.
 
@@ -108,6 +110,7 @@ def make_window(
         lifetimes: As in `Window`.
         every_gpu: Likewise.
         ahead: For who looks ahead: also when the running jobs end.
+        racks: As in `Window`.
     """
     running = state.running
     partitions = jnp.arange(state.queue.shape[0])
@@ -132,6 +135,7 @@ def make_window(
         gpu_speeds=state.gpu_speeds,
         lifetimes=lifetimes,
         every_gpu=every_gpu and state.shares,
+        racks=racks,
     )
 
 
@@ -206,6 +210,8 @@ def appraise(
     view, duration = make_view(params, window, p, job), window.duration_s[w]
     if window.gpu_speeds > 1:
         view = fastest(view, job)
+    if window.racks:
+        view = by_racks(view, job)
     (workers, gpu), valid = _list_options(window, view, job, beside)
     best = best_hardware(params.cluster)
 

@@ -1,12 +1,14 @@
 """16 of 18: gangs in racks that are NVLink domains, under `+racks` (docs/semantics.md, section 7, "Racks")."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxsched.cluster.presets import get_cluster
+from jaxsched.env.observation import Choice
 from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
-from jaxsched.learning.config import QueueView
+from jaxsched.learning.config import NetworkConfig, QueueView, TrainConfig, validate
 from jaxsched.policies.menu import menu_policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
@@ -75,8 +77,27 @@ def test_what_does_not_go_with_racks_is_refused(name, says):
         parse(name)
 
 
-def test_queues_of_schedulers_that_choose_from_menus_cannot_have_it():
-    with pytest.raises(UserError, match="racks: not for schedulers that choose from menus"):
-        QueueView(racks=True)
-    with pytest.raises(UserError, match="racks: not for schedulers that choose from menus"):
-        menu_policy("mine", lambda *args: None, {}, Discipline(racks=True))
+def test_who_looks_ahead_knows_nothing_of_racks():
+    with pytest.raises(UserError, match="racks: not with looks_ahead"):
+        validate(TrainConfig(queue=QueueView(racks=True), network=NetworkConfig(looks_ahead=True)))
+    with pytest.raises(UserError, match="racks: not with looks_ahead"):
+        menu_policy("mine", lambda *args: None, {}, Discipline(racks=True), looks_ahead=True)
+
+
+@pytest.mark.slow
+def test_schedulers_that_choose_from_menus_are_offered_the_chosen_racks_only():
+    """Whatever they choose, here the last entry: 128 GPUs on 16 trays of two racks, small jobs on the spare ones."""
+
+    def last(key, offered, weights):
+        mask = offered.menu.mask
+        return Choice(act=mask.any(-1), option=mask.shape[-1] - 1 - jnp.argmax(mask[:, ::-1], -1))
+
+    gpus, settings = [64, 128, 4, 8, 4, 4], Settings(record_placements=True, interference="none")
+    jobs = make_job_list(np.arange(6) * 60.0, np.full(6, 86_400.0), gpus)
+    for racks in (True, False):
+        policy = menu_policy("last", last, {}, Discipline(order="fifo", backfill=True, racks=racks))
+        (run,) = simulate([policy], CLUSTER, [jobs], settings)["last"]
+        held = np.stack([(run.workers > 0)[:, 18 * r : 18 * r + 18].sum(1) for r in range(4)], 1)
+        large = [sorted(row) for row in held[:2].tolist()]
+        assert (large == [[0, 0, 0, 16], [0, 0, 16, 16]]) == racks
+        assert bool((held[2:].sum(0)[held[:2].sum(0) == 0] == 0).all()) or not racks  # the fourth rack stays whole
