@@ -75,7 +75,8 @@ class Run:
     gpu_speeds: Annotated[Path | None, optional("FILE")] = None
     """GPU products or types beside the known ones, or other speeds, YAML: {RTX-9090: 3.0}, V100 = 1."""
     topology: Annotated[str, tyro.conf.arg(metavar="PRESET|LABEL,LABEL")] = "auto"
-    """Node labels from rack outwards: kueue, topograph, topograph-tier, zone, or labels (auto: the first there)."""
+    """Node labels from rack outwards: kueue, topograph, topograph-tier, zone, volcano, clique, or labels (auto: the
+    first there)."""
     domain_block: int = 0
     """Racks are NVLink domains, of which a gang takes so many nodes at most under +racks: 16 for NVL72."""
     partition_label: str = ""
@@ -149,13 +150,10 @@ class Run:
                 raise UserError(f"{name}: {value} should be a number of seconds of at least 0")
 
     def _settings(self) -> "PlanSettings":
-        from jaxsched.kube.read.hints import TOPOLOGY_PRESETS
-
-        labels = () if self.topology == "auto" else TOPOLOGY_PRESETS.get(self.topology, tuple(self.topology.split(",")))
         return plan_settings(
             scheduler_name=self.scheduler_name,
             gpu_resource=self.gpu_resource,
-            topology=labels,
+            topology=self.topology,
             domain_block=self.domain_block,
             partition_label=self.partition_label,
             schedulers=self.schedulers,
@@ -220,6 +218,11 @@ class Replay:
     """Names of policies and folders of checkpoints."""
     scheduler_name: Annotated[str | None, optional("NAME")] = None
     """Only gangs of this scheduler (default: of all)."""
+    topology: Annotated[str, tyro.conf.arg(metavar="PRESET|LABEL,LABEL")] = "auto"
+    """Node labels from rack outwards: kueue, topograph, topograph-tier, zone, volcano, clique, or labels (auto: the
+    first there)."""
+    domain_block: int = 0
+    """Racks are NVLink domains, of which a gang takes so many nodes at most under +racks: 16 for NVL72."""
     schedulers: Number = None
     """Partitions (default: one per 16 GPU nodes)."""
     gpu_resource: str = "nvidia.com/gpu"
@@ -249,6 +252,8 @@ class Replay:
         if not 0.0 < self.interval_s < math.inf:
             raise UserError(f"--interval-s {self.interval_s:g}: should be a number of seconds above 0")
         settings = plan_settings(
+            topology=self.topology,
+            domain_block=self.domain_block,
             schedulers=self.schedulers,
             scheduler_name=self.scheduler_name or "jaxsched",
             gpu_resource=self.gpu_resource,

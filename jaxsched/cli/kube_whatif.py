@@ -55,6 +55,11 @@ class Whatif:
     """Context of the kubeconfig (default: its current one)."""
     scheduler_name: str = "jaxsched"
     """Pods with this spec.schedulerName are those that wait; the pods of all others hold GPUs."""
+    topology: Annotated[str, tyro.conf.arg(metavar="PRESET|LABEL,LABEL")] = "auto"
+    """Node labels from rack outwards: kueue, topograph, topograph-tier, zone, volcano, clique, or labels (auto: the
+    first there)."""
+    domain_block: int = 0
+    """Racks are NVLink domains, of which a gang takes so many nodes at most under +racks: 16 for NVL72."""
     partition_label: str = ""
     """Node label that names a partition (default: partitions of equal size)."""
     schedulers: Annotated[int | None, optional("N")] = None
@@ -89,6 +94,8 @@ class Whatif:
         question = Question(self.draws, self.duration_error, self.seed, self.horizon_s, self.interval_s)
         settings = plan_settings(
             scheduler_name=self.scheduler_name,
+            topology=self.topology,
+            domain_block=self.domain_block,
             partition_label=self.partition_label,
             schedulers=self.schedulers,
             default_duration_s=self.default_duration_s,

@@ -60,15 +60,17 @@ def read_word(name: str, said: str, words: Mapping[str, Any] = ON_OFF) -> Any:
     return words[said]
 
 
-def plan_settings(gpu_speeds: Path | None = None, **fields: Any) -> "PlanSettings":
-    """Settings of `jaxsched kube`. UserError that names the option, not its field."""
+def plan_settings(gpu_speeds: Path | None = None, topology: str = "auto", **fields: Any) -> "PlanSettings":
+    """Settings of `jaxsched kube`; `topology`: a preset's name, or labels. UserError that names the option."""
     from jaxsched.cluster.gpu_types import read_gpu_speeds
     from jaxsched.errors import UserError
+    from jaxsched.kube.read.hints import TOPOLOGY_PRESETS
     from jaxsched.kube.read.settings import PlanSettings
 
     speeds = {} if gpu_speeds is None else read_gpu_speeds(gpu_speeds)
+    labels = () if topology == "auto" else TOPOLOGY_PRESETS.get(topology, tuple(topology.split(",")))
     try:
-        return PlanSettings(**fields, gpu_speeds=speeds)
+        return PlanSettings(**fields, topology=labels, gpu_speeds=speeds)
     except UserError as error:
         field, _, wrong = str(error).partition(":")
         raise UserError(f"--{field.replace('_', '-')}:{wrong}") from None

@@ -38,12 +38,15 @@ PRODUCT_LABELS = (
     "karpenter.k8s.aws/instance-gpu-name",
 )
 
-# Node labels, inner tier to outer. Sources: Kueue's topology-aware scheduling, NVIDIA topograph (old and new names).
+# Node labels, inner tier to outer. Sources: Kueue's topology-aware scheduling, NVIDIA topograph (old and new names),
+# the labels from which Volcano makes HyperNodes, NVIDIA's GPU feature discovery (which GPUs NVLink joins).
 TOPOLOGY_PRESETS: dict[str, tuple[str, ...]] = {
     "kueue": ("cloud.provider.com/topology-rack", "cloud.provider.com/topology-block"),
     "topograph": ("network.topology.nvidia.com/leaf", "network.topology.nvidia.com/spine"),
     "topograph-tier": ("fabric.topograph.run/tier-1", "fabric.topograph.run/tier-2"),
     "zone": ("topology.kubernetes.io/zone", "topology.kubernetes.io/region"),
+    "volcano": ("volcano.sh/hypernode", "volcano.sh/hypercluster"),
+    "clique": ("nvidia.com/gpu.clique",),
 }
 
 

@@ -280,3 +280,17 @@ def test_the_cases_get_true_answers(recording: Path, policy: str) -> None:
             assert answer.median_s is None and answer.reason is not None and "rdma/hca" in answer.reason.message
         else:
             assert times(answer) == (0.0, 0.0, 0.0) and answer.nodes == ("h100-0",), path
+
+
+@pytest.mark.parametrize(("policy", "starts_s"), [("pack:fifo+backfill", 0.0), ("pack:fifo+backfill+racks", 600.0)])
+def test_whole_racks_are_waited_for(policy, starts_s):
+    """Three NVL72 racks with six trays in use each; of the last one they end in 600 s."""
+    there = [make_node(f"n{i:02}", 4, labels={"nvidia.com/gpu.clique": f"c.{i // 18}"}) for i in range(54)]
+    pods = []
+    for rack in range(3):
+        small = gang(f"s{rack}", 6, 4, age_s=400.0, **lasting(1000.0 if rack == 2 else 9000.0))
+        pods += [pod | {"spec": pod["spec"] | {"nodeName": f"n{18 * rack + i:02}"}} for i, pod in enumerate(small)]
+    pods += gang("large", 16, 4, **lasting(300.0))
+    settings = PlanSettings(domain_block=16, topology=("nvidia.com/gpu.clique",))
+    (answer,) = ask(snapshot(there, pods), policy, settings=settings)
+    assert answer.median_s == pytest.approx(starts_s, abs=10.0)

@@ -178,6 +178,16 @@ def test_the_command_compares_policies(tmp_path: Path, capsys: pytest.CaptureFix
     assert json.loads(out.read_text())
 
 
+def test_racks_are_domains_where_labels_say_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = write(tmp_path / "r")
+    path.write_text(path.read_text().replace("cloud.provider.com/topology-rack", "volcano.sh/hypernode"))
+    day = read_day(read_recording(path), PlanSettings(domain_block=2, topology=("volcano.sh/hypernode",)))
+    assert int(day.cluster.domain_block.max()) == 2
+    options = ["--topology", "volcano", "--domain-block", "2", "--policies", "pack:fifo+racks"]
+    main(["kube", "replay", str(path), *options])
+    assert "recorded: 5 gangs on 32 GPUs" in capsys.readouterr().out
+
+
 def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for arguments, words in (
         (["replay", str(tmp_path / "none")], "no such file|cannot be read"),
