@@ -21,8 +21,8 @@ def patterns(
     return Patterns(tensor * data * pipeline, stride, size, nbytes, summed, tree)
 
 
-def random_patterns(rng: np.random.Generator, gpus: int, least: float, most: float) -> Patterns:
-    """A plan for so many GPUs, each of its messages from `least` to `most` bytes; half of them have no rings."""
+def random_patterns(rng: np.random.Generator, gpus: int, least: float, most: float, rings: bool = False) -> Patterns:
+    """A plan for so many GPUs, each of its messages from `least` to `most` bytes; half of them without `rings`."""
     divisors = lambda whole: [x for x in range(1, whole + 1) if whole % x == 0]
     tensor = int(rng.choice(divisors(gpus)))
     data = int(rng.choice(divisors(gpus // tensor)))
@@ -30,7 +30,7 @@ def random_patterns(rng: np.random.Generator, gpus: int, least: float, most: flo
     sizes = patterns(tensor, data, pipeline, expert).size
     nbytes = [float(np.exp(rng.uniform(np.log(least), np.log(most)))) if size > 1 else 0.0 for size in sizes]
     summed, tree = (0.0, 0.0), bool(rng.integers(2))
-    if rng.integers(2):
+    if not rings and rng.integers(2):
         summed, nbytes[GRADIENTS], nbytes[EXPERT_GRADIENTS] = (nbytes[GRADIENTS], nbytes[EXPERT_GRADIENTS]), 0.0, 0.0
     return patterns(tensor, data, pipeline, expert, tuple(nbytes), summed, tree)
 

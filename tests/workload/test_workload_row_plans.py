@@ -84,7 +84,7 @@ def test_without_its_models_it_is_refused(trace):
             "llama2_70b,,,3,",
             "global_batch 128: should be a multiple of micro_batch times data",
         ),
-        ("llama2_70b,8,,,", "llama2_70b,1,1,,", "line 2, plan: a GPU holds 2"),
+        ("llama2_70b,8,,,", "llama2_70b,1,1,,", "line 2, plan: a GPU holds 432.8 GB"),
         ("llama2_70b,8,,,", "bert,8,,,", "line 2, model: 'bert' should be one of gpt3_5b, gpt3_20b"),
         ("2,tree", "2,star", "line 3, all_reduce 'star': should be one of ring, hierarchical, tree"),
         ("2,tree", "0,tree", "line 3, micro_batch: '0' should be a whole number >= 1"),
