@@ -118,8 +118,10 @@ def _least_bound(value: np.ndarray, held: np.ndarray, total: np.ndarray) -> tupl
     The bound is convex in the prices. The ellipsoid method (Shor; Yudin and Nemirovski, 1976-77) needs no step sizes.
     """
     size, rows = len(total), np.arange(len(value))
-    gain = (value[:, 1:] - value[:, :1]) / np.maximum(held.sum(0)[1:], 1)
-    highest = max(float(gain[np.isfinite(gain)].max(initial=0.0)), _TINY)
+    nothing = np.where(
+        np.isfinite(value[:, :1]), value[:, :1], np.inf
+    )  # who restarts has one choice, whatever the price
+    highest = max(float(((value[:, 1:] - nothing) / np.maximum(held.sum(0)[1:], 1)).max(initial=0.0)), _TINY)
     at, spread = np.full(size, highest / 2), np.eye(size) * (size * highest**2 / 4)
     least, best = np.inf, np.zeros(size)
     for _ in range(_STEPS * size**2):

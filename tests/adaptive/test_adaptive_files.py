@@ -207,6 +207,24 @@ def test_a_number_that_a_job_may_not_have_is_none(placing, waits, folder, tmp_pa
     assert result.start_s.tolist() == [600 if wait else 60 for wait in waits]
 
 
+def test_outages_of_a_command(folder, tmp_path, capsys):
+    """All nodes are out from 100 s to 1,000 s: whatever has not ended by then starts again at 1,020 s."""
+    options = ["--profiles", str(folder / "profiles"), "--cluster", str(folder / "cluster.yaml"), "--policy", "equal"]
+    options += ["--workload", str(folder / "workload.csv"), "--interference", "none", "--jobs-out"]
+    (tmp_path / "out.csv").write_text(
+        "".join(["server,from_s,to_s\n", *(f"server{n},100,1000\n" for n in range(NODES))])
+    )
+    main(["simulate", *options, str(tmp_path / "whole.csv")])
+    main(["simulate", *options, str(tmp_path / "broken.csv"), "--outages", str(tmp_path / "out.csv")])
+    main(["simulate", *options, str(tmp_path / "drawn.csv"), "--failures", "0.2,0.1"])
+    whole, broken, drawn = (
+        np.loadtxt(tmp_path / f"{name}.csv", delimiter=",", skiprows=1, usecols=(4, 7))
+        for name in ("whole", "broken", "drawn")
+    )
+    assert (whole[:, 0] < 1020).any()
+    assert ((broken[:, 0] > 1050) | (broken[:, 0] < 120)).all() and (drawn[:, 0] != whole[:, 0]).any()
+
+
 def test_outages_are_those_of_the_named_server(tmp_path):
     """Nodes stand by GPU type, servers as the file has them."""
     kinds = ("T4", "V100", "T4")

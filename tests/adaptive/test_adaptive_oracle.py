@@ -3,18 +3,20 @@
 import csv
 from collections import defaultdict
 
+import jax
 import numpy as np
 import pytest
 
 from jaxsched.adaptive import rounds
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import NO_LIMITS, PUBLISHED_LIMITS, read_applications
-from jaxsched.adaptive.simulate import Nodes, Rules, simulate
+from jaxsched.adaptive.simulate import Nodes, Rules, build, simulate
+from jaxsched.adaptive.state import start
 from jaxsched.adaptive.workload import read_workload
 from jaxsched.cluster.outages import Outages
 from tests.adaptive.files import NODES, PER_NODE, SHARED, write_narrow_workload, write_profiles, write_workload
 from tests.oracle import adaptive as oracle
-from tests.oracle import allocation
+from tests.oracle import allocation, typed
 from tests.support.cases import TIMES
 
 LISTS = 12 * TIMES
@@ -75,6 +77,57 @@ def test_random_lists(name, folder):
         assert dict(zip([job.name for job in jobs], result.jct_s)) == expected
         np.testing.assert_allclose(result.gpu_s, [job.service for job in played], rtol=1e-12)
         np.testing.assert_array_equal(result.restarts, [job.restarts for job in played])
+
+
+def test_two_types_and_outages(tmp_path):
+    """4 nodes of 4 and 2 of 8, some of which fail: every job of six lists ends in the same second."""
+    kinds, types = ("a", "b"), ((4, 4), (2, 8))
+    write_profiles(tmp_path / "profiles", np.random.default_rng(3), kinds, per_node=8)
+    for i in range(6 * TIMES):
+        write_workload(tmp_path / f"{i}.csv", np.random.default_rng(20 + i), spread_s=(60, 600, 3000)[i % 3])
+    apps = read_applications(tmp_path / "profiles", kinds)
+    lists = [read_workload(tmp_path / f"{i}.csv", apps) for i in range(6 * TIMES)]
+    outages = [(1, 200.0, 500.0), (4, 300.0, 330.0), (5, 900.0, 1500.0)]
+    rules = Rules(outages=Outages(*map(np.array, zip(*outages))))
+    nodes = [Nodes(count, gpus, kind) for (count, gpus), kind in zip(types, kinds)]
+    known = {name: [oracle.Application(tmp_path / "profiles" / name, kind) for kind in kinds] for name in apps}
+    for jobs, result in zip(lists, simulate(POLICIES["sia-greedy"], apps, lists, nodes, rules)):
+        played = [
+            typed.Job(known[job.application], job.name, job.submit_s, job.gpus, job.least, job.most) for job in jobs
+        ]
+        expected = typed.World(types, outages=outages).play(played, typed.sia_greedy, oracle.whole_nodes)
+        assert dict(zip([job.name for job in jobs], result.jct_s)) == expected
+        np.testing.assert_array_equal(result.restarts, [job.restarts for job in played])
+
+
+def test_what_holds_of_every_round(folder):
+    """Ranges, nodes, progress and GPU time, of lists of which nodes fail; by states alone, with no second simulator."""
+    apps, nodes = read_applications(folder / "profiles"), (Nodes(NODES, PER_NODE),)
+    lists = [read_workload(folder / f"workload-{i}.csv", apps) for i in range(LISTS + 1)]
+    outages = Outages(*map(np.array, zip(*drawn_outages(np.random.default_rng(11)))))
+    with jax.enable_x64(True):
+        world, jobs = build(POLICIES["pollux"], apps, lists, nodes, Rules(outages=outages))
+
+        def play(jobs):
+            def step(state, _):
+                after = rounds.one_round(POLICIES["pollux"], world, jobs, state)
+                return after, after
+
+            return jax.lax.scan(step, start(jobs, NODES), length=60)[1]
+
+        states = jax.device_get(jax.jit(jax.vmap(play))(jobs))
+    gpus, now_s = states.place.sum(-1), states.now_s[:, :, None]
+    within = (gpus >= np.asarray(jobs.least_gpus)[:, None]) & (gpus <= np.asarray(jobs.most_gpus)[:, None])
+    assert (within | (gpus == 0)).all() and gpus.any(1).all(where=np.asarray(jobs.real))
+    assert (states.place.sum(2) <= PER_NODE).all()  # no GPU twice
+    for node, begin, end in zip(outages.server, outages.from_s, outages.to_s):
+        assert (states.place[..., node].sum(-1) == 0).all(where=(begin <= now_s[..., 0]) & (now_s[..., 0] < end))
+    before, after = (states.progress[:, at] for at in (slice(None, -1), slice(1, None)))
+    assert (after >= np.minimum(before, states.saved[:, :-1])).all()  # back to the last start at most
+    fell = after < before
+    assert fell.any() and (states.epoch[:, 1:] >= states.epoch[:, :-1]).all()
+    held_s = np.clip(states.finish_s[:, 1:], now_s[:, :-1], now_s[:, 1:]) - now_s[:, :-1]
+    np.testing.assert_allclose(np.diff(states.service, axis=1), gpus[:, :-1] * held_s, atol=1e-9)
 
 
 def test_windows_change_no_result(folder, monkeypatch):

@@ -225,10 +225,7 @@ class World:
     def play(self, jobs, policy, place):
         now = 0
         for job in jobs:
-            most = min(job.high, self.total, job.app.most(job.batch))
-            may = [r for r in range(job.least, most + 1) if job.covered(r, self.per_node)]
-            if place is whole_nodes:
-                may = [r for r in may if r % self.per_node == 0 or (r < self.per_node and r & (r - 1) == 0)]
+            may = self.numbers(job, place)
             job.least, job.high = min(may), max(may)
         while any(job.finish == NEVER for job in jobs):
             slowed = self.slowed(jobs)
@@ -244,10 +241,9 @@ class World:
                 if out & set(job.place):
                     job.place = {}
                     job.progress = max(job.saved, job.app.ends[job.epoch - 1] if job.epoch else 0.0)
-            free = [0 if n in out else self.per_node for n in range(self.nodes)]
-            self.total = sum(free)
+            free = self.free_without(out)
             gpus, order = policy(self, there, now)
-            new = place(there, gpus, free, self.per_node, order)
+            new = self.put(place, there, gpus, free, order)
             for job in there:
                 to = new.get(job.name, {})
                 if to != job.place:
@@ -259,6 +255,22 @@ class World:
                         job.widest = max(job.widest, job.gpus)
                 job.choose()
         return {job.name: job.finish - job.submit for job in jobs}
+
+    def numbers(self, job, place):
+        """GPUs that a job may have."""
+        most = min(job.high, self.total, job.app.most(job.batch))
+        may = [r for r in range(job.least, most + 1) if job.covered(r, self.per_node)]
+        if place is whole_nodes:
+            may = [r for r in may if r % self.per_node == 0 or (r < self.per_node and r & (r - 1) == 0)]
+        return may
+
+    def free_without(self, out):
+        free = [0 if n in out else self.per_node for n in range(self.nodes)]
+        self.total = sum(free)
+        return free
+
+    def put(self, place, there, gpus, free, order):
+        return place(there, gpus, free, self.per_node, order)
 
     def out(self, now):
         """Nodes that are out at the end of this round: an outage is seen at one end at least."""
