@@ -4,7 +4,8 @@ The last bound goes by prices for GPUs, the Lagrangian dual of the time-indexed 
 per GPU and slot are announced, no schedule has a smaller sum of starts than when every job chooses the start that
 minimises its start plus what it pays, less what all GPUs would earn (bound 4). So any prices give a bound. They are
 searched for on a simpler problem (few lengths of jobs, few cells of time), and the best of them are then answered by
-the jobs as they are: only that answer is a bound, and it needs no more than a look.
+the jobs as they are: only that answer is a bound, and it needs no more than a look. Where GPUs differ, each type has
+prices of its own, and a job chooses its type, too.
 
 Time is cut into slots of one interval: a job starts at a boundary, and the GPUs it frees are used from the next one,
 so that it holds its gang for a whole number of slots. Contention, homes, partitions and topology only restrict further.
@@ -12,12 +13,13 @@ so that it holds its gang for a whole number of slots. Contention, homes, partit
 
 import dataclasses
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float64, Int
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
-from jaxsched.dynamics.reference import least_slowdown
+from jaxsched.dynamics.reference import slowdown_by_type
 from jaxsched.semantics import WORK_TOLERANCE
 from jaxsched.simulation.settings import fits_somewhere
 from jaxsched.workload.jobs import JobList, first_boundary, take
@@ -35,13 +37,14 @@ BLOCK = 2**16  # costs of starts that are worked out at a time: they stay in the
 
 @dataclasses.dataclass(frozen=True)
 class Slotted:
-    """Jobs in whole slots of time, in order of release."""
+    """Jobs in whole slots of time, in order of release, on GPUs of one type."""
 
     release: Float64[np.ndarray, "J"]  # slot of the first possible start, from 0
     length: Float64[np.ndarray, "J"]  # slots that the gang is held at least
     gpus: Float64[np.ndarray, "J"]  # of the gang
-    capacity: float  # GPUs of the cluster
+    capacity: float  # GPUs of the type in the cluster
     count: Float64[np.ndarray, "J"] | float = 1.0  # so many jobs are like this one
+    later: Float64[np.ndarray, "J"] | float = 0.0  # slots by which it ends later than after its run on its fastest type
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,60 +57,67 @@ class Kinds:
     first: Int[np.ndarray, "kinds+1"]  # where in `jobs` each kind begins
 
 
-def priced_starts(jobs: Slotted, end: float, known: float) -> float:
-    """The best bound found on the sum of starts, in slots.
+def priced_starts(types: Sequence[Slotted], end: float, known: float) -> float:
+    """The best bound found on the sum of starts and of `later`, in slots.
 
-    Args: `end`: a slot by which the cluster could have done all work; prices are 0 after it. `known`: another bound,
-    which sets how far the steps aim at first.
+    Args: `types`: the same jobs on GPUs of each type; `end`: a slot by which the cluster could have done all work:
+    prices are 0 after it; `known`: another bound, which sets how far the steps aim at first.
     """
     slots = max(int(np.ceil(end)), 1)
-    reach = max(known - jobs.release.sum(), REACH * jobs.length.sum())
+    reach = max(known - types[0].release.sum(), REACH * min(one.length.sum() for one in types))
     width = -(-slots // CELLS)
-    price = np.zeros(-(-slots // (width * COARSE)))
-    price, reach = _search(simpler(jobs, LENGTHS[0], width * COARSE), width * COARSE, price, reach, STEPS[0])
-    price = np.repeat(price, COARSE)[: -(-slots // width)]
-    price, _ = _search(simpler(jobs, LENGTHS[1], width), width, price, 4 * reach, STEPS[1])
-    return answer(jobs, kinds_of(jobs), width, price)[0]
+    price = np.zeros((len(types), -(-slots // (width * COARSE))))
+    price, reach = _search(simpler(types, LENGTHS[0], width * COARSE), width * COARSE, price, reach, STEPS[0])
+    price = np.repeat(price, COARSE, 1)[:, : -(-slots // width)]
+    price, _ = _search(simpler(types, LENGTHS[1], width), width, price, 4 * reach, STEPS[1])
+    return answer(types, [kinds_of(jobs) for jobs in types], width, price)[0]
 
 
 def _search(
-    jobs: Slotted, width: int, price: Float64[np.ndarray, "cells"], reach: float, steps: int
-) -> tuple[Float64[np.ndarray, "cells"], float]:
+    types: Sequence[Slotted], width: int, price: Float64[np.ndarray, "types cells"], reach: float, steps: int
+) -> tuple[Float64[np.ndarray, "types cells"], float]:
     """Better prices by subgradient steps, and how far the target was at the end; at first it is by `reach` higher."""
-    kinds = kinds_of(jobs)
-    near = NEAR * float((jobs.count * jobs.length).sum())
+    kinds = [kinds_of(jobs) for jobs in types]
+    near = NEAR * float(min((jobs.count * jobs.length).sum() for jobs in types))
     best, misses, start, excess_there = -np.inf, 0, price, price
     for _ in range(steps):
-        bound, excess = answer(jobs, kinds, width, price)
+        bound, excess = answer(types, kinds, width, price)
         misses = 0 if bound > best + GAIN * reach else misses + 1
         if bound > best:
             best, start, excess_there = bound, price, excess
         if misses > PATIENCE:  # from the best prices again, with a nearer target
             reach, misses, price, excess, bound = reach / 2, 0, start, excess_there, best
         uphill = np.where((price <= 0) & (excess < 0), 0.0, excess)  # no price is below 0
-        norm = float(uphill @ uphill)
+        norm = float(uphill.ravel() @ uphill.ravel())
         if norm == 0 or reach < near:  # everyone is served at these prices, or there is nothing left to gain
             break
         price = np.maximum(price + (best + reach - bound) / norm * uphill, 0.0)
     return start, reach
 
 
-def simpler(jobs: Slotted, lengths: int, width: int) -> Slotted:
+def simpler(types: Sequence[Slotted], lengths: int, width: int) -> list[Slotted]:
     """The same with at most so many lengths, and one job for all that are released in a cell and alike otherwise.
 
     Neighbours count as their mean. What these jobs answer is no bound.
     """
-    length = jobs.length
-    if len(np.unique(length)) > lengths:
-        logs = np.log(length)
+    jobs, columns = types[0], [one.length for one in types]
+    later = [np.broadcast_to(one.later, one.length.shape) for one in types]
+    if len(np.unique(jobs.length)) > lengths:
+        logs = np.log(jobs.length)
         bucket = np.floor((logs - logs.min()) / (np.ptp(logs) / lengths + 1e-12)).astype(int)
-        mean = np.bincount(bucket, length) / np.maximum(np.bincount(bucket), 1)
-        length = np.rint(mean)[bucket]
+        like = np.stack([bucket, *(np.rint(4 * np.log2(column / jobs.length)) for column in columns[1:])])
+        bucket = np.unique(like, axis=1, return_inverse=True)[1].ravel()
+        mean = lambda column: (np.bincount(bucket, column) / np.maximum(np.bincount(bucket), 1))[bucket]
+        columns, later = [np.rint(mean(column)) for column in columns], [mean(column) for column in later]
     cell = jobs.release // width
-    alike = np.stack([cell, length, jobs.gpus])
-    (_, length, gpus), which, count = np.unique(alike, axis=1, return_inverse=True, return_counts=True)
-    release = np.bincount(which.ravel(), jobs.release) / count
-    return Slotted(np.rint(release), length, gpus, jobs.capacity, count.astype(float))
+    alike = np.stack([cell, jobs.gpus, *columns])
+    (_, gpus, *columns), which, count = np.unique(alike, axis=1, return_inverse=True, return_counts=True)
+    mean_of = lambda column: np.bincount(which.ravel(), column) / count
+    release, count = np.rint(mean_of(jobs.release)), count.astype(float)
+    return [
+        Slotted(release, length, gpus, one.capacity, count, mean_of(behind))
+        for one, length, behind in zip(types, columns, later, strict=True)
+    ]
 
 
 def kinds_of(jobs: Slotted) -> Kinds:
@@ -121,25 +131,42 @@ def kinds_of(jobs: Slotted) -> Kinds:
 
 
 def answer(
-    jobs: Slotted, kinds: Kinds, width: int, price: Float64[np.ndarray, "cells"]
-) -> tuple[float, Float64[np.ndarray, "cells"]]:
-    """The bound of these prices, and the GPU-slots asked for beyond the capacity in every cell."""
-    cells = len(price)
-    paid = np.concatenate([[0.0], np.cumsum(price) * width])  # by one GPU from the start to an edge
-    asked, total = np.zeros(cells + 1), 0.0
-    many = max(BLOCK // (cells + 1), 1)
+    types: Sequence[Slotted], kinds: Sequence[Kinds], width: int, price: Float64[np.ndarray, "types cells"]
+) -> tuple[float, Float64[np.ndarray, "types cells"]]:
+    """The bound of these prices, and the GPU-slots asked for beyond the capacity of every type in every cell."""
+    cells = price.shape[1]
+    paid = np.pad(np.cumsum(price, 1) * width, ((0, 0), (1, 0)))  # by one GPU from the start to an edge
+    least, chosen, start = np.full(len(types[0].release), np.inf), np.zeros(len(types[0].release), int), None
+    for k, (jobs, of_type) in enumerate(zip(types, kinds, strict=True)):
+        own, cost = _answers(jobs, of_type, width, paid[k])
+        cost += jobs.later
+        start = own if start is None else np.where(cost < least, own, start)
+        chosen, least = np.where(cost < least, k, chosen), np.minimum(cost, least)
+    assert start is not None
+    total, excess = float(least @ np.broadcast_to(types[0].count, least.shape)), np.zeros(price.shape)
+    for k, jobs in enumerate(types):
+        here = np.flatnonzero(chosen == k)
+        held = jobs.gpus[here] * np.broadcast_to(jobs.count, least.shape)[here]
+        asked = _used(start[here], held, width, cells) - _used(start[here] + jobs.length[here], held, width, cells)
+        total -= jobs.capacity * float(paid[k, -1])
+        excess[k] = np.diff(asked) - jobs.capacity * width
+    return total, excess
+
+
+def _answers(
+    jobs: Slotted, kinds: Kinds, width: int, paid: Float64[np.ndarray, "edges"]
+) -> tuple[Float64[np.ndarray, "J"], Float64[np.ndarray, "J"]]:
+    """The start of least cost of every job on GPUs of one type, and its cost without `later`."""
+    starts, costs = np.zeros(len(jobs.release)), np.zeros(len(jobs.release))
+    many = max(BLOCK // len(paid), 1)
     for one in range(0, len(kinds.length), many):
         some = slice(one, one + many)
-        length, gpus = kinds.length[some], kinds.gpus[some]
         counts = np.diff(kinds.first[one : one + many + 1])
         of = np.repeat(np.arange(len(counts)), counts)
         own = kinds.jobs[kinds.first[one] : kinds.first[one] + len(of)]
-        start, cost = _choices(jobs.release[own], of, length, gpus, width, paid)
-        like = np.broadcast_to(jobs.count, jobs.release.shape)[own]
-        total += float(cost @ like)
-        held = gpus[of] * like
-        asked += _used(start, held, width, cells) - _used(start + length[of], held, width, cells)
-    return total - jobs.capacity * float(paid[-1]), np.diff(asked) - jobs.capacity * width
+        found = _choices(jobs.release[own], of, kinds.length[some], kinds.gpus[some], width, paid)
+        starts[own], costs[own] = found
+    return starts, costs
 
 
 def _choices(
@@ -204,8 +231,8 @@ def jct_lower_bound_s(
 ) -> float:
     """Seconds that no policy's mean JCT over these jobs is below, with decisions every `interval_s`.
 
-    Where GPUs differ every job counts as if all GPUs were of the type that is fastest for it; `models`, with the speeds
-    of their models, are the catalogue's unless given. With `stops` also of policies that stop jobs.
+    Where GPUs differ, `models`, with the speeds of their models, are the catalogue's unless given. With `stops` also of
+    policies that stop jobs: every job counts then as if all GPUs were of the type that is fastest for it.
 
     Jobs that no partition could hold are left out, as in `metrics`; NaN if none is left. A job counts as finished with
     a millionth of its work left, and the simulator's seconds are float32: the bound takes off twice that millionth.
@@ -213,32 +240,41 @@ def jct_lower_bound_s(
     kept = take(jobs, fits_somewhere(cluster, jobs))
     if not len(kept):
         return float("nan")
-    fastest = least_slowdown(cluster, models or profiles(cluster.gpu_types), kept)
-    work_s = kept.duration_s * fastest * (1 - 2 * WORK_TOLERANCE)
     boundary = first_boundary(kept.submit_s, interval_s)
-    slotted = Slotted(
-        release=boundary - boundary[0],
-        length=np.ceil(work_s / interval_s),
-        gpus=kept.gpu_demand,
-        capacity=float(total_gpus(cluster)),
-    )
+    slowdown = slowdown_by_type(cluster, models or profiles(cluster.gpu_types), kept)
+    work_s = {name: kept.duration_s * times * (1 - 2 * WORK_TOLERANCE) for name, times in slowdown.items()}
+    least_s = np.minimum.reduce(list(work_s.values()))
+    types = [
+        Slotted(
+            release=boundary - boundary[0],
+            length=np.ceil(seconds / interval_s),
+            gpus=kept.gpu_demand,
+            capacity=float(total_gpus(cluster, name)),
+            later=(seconds - least_s) / interval_s,
+        )
+        for name, seconds in work_s.items()
+    ]
     waits_s = (boundary[0] * interval_s - kept.submit_s).mean()
-    starts = least_starts(slotted, stops=stops)
-    return float(starts / len(kept) * interval_s + waits_s + work_s.mean())
+    starts = least_starts(types, stops=stops)
+    return float(starts / len(kept) * interval_s + waits_s + least_s.mean())
 
 
-def least_starts(jobs: Slotted, *, stops: bool = False) -> float:
-    """The largest of the lower bounds on the sum of the starts, in slots.
+def least_starts(types: Sequence[Slotted], *, stops: bool = False) -> float:
+    """The largest of the lower bounds on the sum of the starts, and of `later`, in slots.
 
     With `stops` of those that hold for jobs that may be stopped, of ends less lengths.
     """
-    area = jobs.gpus * jobs.length
-    completions, _, end = one_machine(jobs.release, area, jobs.capacity, by_remaining=True)
+    release, length = types[0].release, np.minimum.reduce([jobs.length for jobs in types])
+    area, capacity = types[0].gpus * length, sum(jobs.capacity for jobs in types)
+    completions, _, end = one_machine(release, area, capacity, by_remaining=True)
     if stops:
-        return max(jobs.release.sum(), completions - jobs.length.sum())
-    _, busy, _ = one_machine(jobs.release, area, jobs.capacity, by_remaining=False)
-    simple = max(jobs.release.sum(), completions - jobs.length.sum(), busy - jobs.length.sum() / 2)
-    return max(simple, priced_starts(jobs, end, simple))
+        return max(release.sum(), completions - length.sum())
+    _, busy, _ = one_machine(release, area, capacity, by_remaining=False)
+    simple = max(release.sum(), completions - length.sum(), busy - length.sum() / 2)
+    if len(types) > 1:  # slower GPUs take longer: prices should last as long
+        length = sum(jobs.capacity / capacity * jobs.length for jobs in types)
+        end = one_machine(release, types[0].gpus * length, capacity, by_remaining=True)[2]
+    return max(simple, priced_starts(types, end, simple))
 
 
 def one_machine(

@@ -91,9 +91,12 @@ def room_of_racks(
     return jnp.where(inside, of_server, 0) @ (rack[:, None] == jnp.arange(block.shape[0])).astype(jnp.int32)
 
 
-def total_gpus(cluster: Cluster) -> int:
-    """Number of GPUs of the cluster (a concrete, not a traced, one)."""
-    return int(np.asarray(cluster.group_gpus).sum())
+def total_gpus(cluster: Cluster, gpu_type: str | None = None) -> int:
+    """Number of GPUs of the cluster (a concrete, not a traced, one): of one type, if that is given."""
+    gpus = np.asarray(cluster.group_gpus)
+    if gpu_type is None:
+        return int(gpus.sum())
+    return int(gpus[np.asarray(cluster.group_gpu_type) == cluster.gpu_types.index(gpu_type)].sum())
 
 
 def reference_type(cluster: Cluster) -> str:

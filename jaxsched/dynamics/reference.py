@@ -68,14 +68,14 @@ def ideal_slowdown(cluster: Cluster, models: Profiles, jobs: JobList, gpu_type: 
     return (compute_s / speed + comm_s) / (compute_s + comm_s)
 
 
-def least_slowdown(cluster: Cluster, models: Profiles, jobs: JobList) -> Float64[np.ndarray, "J"]:
-    """The least slowdown that the jobs can have on any GPUs of the cluster; 1 where all are of the reference type."""
-    kinds = np.asarray(cluster.group_gpu_type)[np.asarray(cluster.group_gpus) > 0]
-    others = [cluster.gpu_types[kind] for kind in np.unique(kinds) if kind != int(cluster.reference)]
-    least = np.ones(len(jobs))
-    for name in others:
-        least = np.minimum(least, ideal_slowdown(cluster, models, jobs, name))
-    return least
+def slowdown_by_type(cluster: Cluster, models: Profiles, jobs: JobList) -> dict[str, Float64[np.ndarray, "J"]]:
+    """By type of the cluster's GPUs, the least slowdown that the jobs can have with a GPU of it; the reference's is 1."""
+    kinds = np.unique(np.asarray(cluster.group_gpu_type)[np.asarray(cluster.group_gpus) > 0])
+    names = {cluster.gpu_types[kind]: kind == int(cluster.reference) for kind in kinds}
+    return {
+        name: np.ones(len(jobs)) if reference else ideal_slowdown(cluster, models, jobs, name)
+        for name, reference in names.items()
+    }
 
 
 def speed_of_type(cluster: Cluster, gpu_type: str) -> float:
