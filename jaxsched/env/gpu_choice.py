@@ -72,6 +72,19 @@ def speeds_at(params: EnvParams, state: State, row: Int32[Array, "*jobs"]) -> Fl
     return relative_speed(params.profiles, model, kind, jnp.maximum(speed, 1e-9), reference)
 
 
+def speeds_in(params: EnvParams, state: State, row: Int32[Array, "jobs"]) -> Float32[Array, "jobs P"]:
+    """How fast the models of jobs would run in each partition, on the fastest GPUs that they fit there now."""
+
+    def find(state: State, cluster: Cluster) -> Array:
+        seen = params.replace(cluster=cluster)
+        free, room, speed = state.free, room_of(state.free, state.shared), speeds_at(seen, state, row)
+        of_partition = lambda p: tier_in(seen, state, p, row, free[p], room[p])
+        tier = jax.vmap(of_partition, out_axes=-1)(jnp.arange(free.shape[0]))
+        return jnp.take_along_axis(speed, tier, -1)
+
+    return of_each_job(state, params.cluster, row, find)
+
+
 def tier_in(
     params: EnvParams,
     state: State,

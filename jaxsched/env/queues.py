@@ -42,7 +42,7 @@ class Discipline:
     consolidate: bool = False  # a gang starts only on as few servers as it would need in an empty partition
     racks: bool = False  # a gang keeps to as few racks as it can, at most a block of each, and leaves others whole
     preempt: bool = False  # jobs that come first may take the place of running ones
-    faster: bool = False  # with it jobs move to where their GPUs are faster
+    faster: bool = False  # jobs that would start go where their GPUs are faster; with `preempt` running ones move, too
     hysteresis: float = 0.0  # of that: by which share more a running job must have received or have left
     quantum: float = 18000.0  # of the order `tiresias`: GPU-seconds that a job receives before it falls behind
 
@@ -59,8 +59,6 @@ class Discipline:
             )
         if self.racks and self.preempt:
             raise UserError("racks: does not go with preempt, which does not say whose racks become free")
-        if self.faster and not self.preempt:
-            raise UserError("faster: needs preempt, it stops jobs that would run faster on other GPUs")
         if not (0.0 <= self.hysteresis < 1e6 and 0.0 < self.quantum < 1e12):
             raise UserError("hysteresis, quantum: should be numbers, hysteresis at least 0, quantum above 0")
 
@@ -95,6 +93,8 @@ def check_shown(queue: Discipline, looks_ahead: bool) -> None:
         raise UserError(
             "racks: not with looks_ahead, which knows nothing of racks when it says what waiting would bring"
         )
+    if queue.faster:
+        raise UserError("faster: not for schedulers that choose from menus, whose networks say who is forwarded")
 
 
 def order_keys(queue: Discipline, state: State, params: EnvParams) -> Float32[Array, "P Q"]:
@@ -202,7 +202,7 @@ def feasible_at(
 def movable(
     state: State, params: EnvParams, can_start: Bool[Array, "P Q"], *, consolidate: bool = False, racks: bool = False
 ) -> Bool[Array, "P Q P"]:
-    """Whether the queued job could start at this other partition now, but not here (`can_start`).
+    """Whether the queued job could start at this other partition now, but not here (`can_start`; none: anywhere).
 
     It has forwards left, and the other's queue has a free slot. `consolidate`, `racks`: see `feasible`.
     """

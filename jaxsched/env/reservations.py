@@ -19,7 +19,7 @@ from jaxsched.semantics import SAME_RATIO
 def openings(
     queue: Discipline, params: EnvParams, state: State, keys: Float32[Array, "P Q"]
 ) -> tuple[Bool[Array, "P Q"], Bool[Array, "P Q P"]]:
-    """Where queued jobs may start now: in their own partition, or only in others.
+    """Where queued jobs may start now: in their own partition, or only in others; with `queue.faster` in these, too.
 
     With `queue.reserve`, not where a partition keeps its free GPUs for its first blocked gang in ascending order of
     `keys`. Where GPUs differ, not where the job should rather wait for faster ones.
@@ -42,9 +42,10 @@ def weigh_openings(
     if state.gpu_speeds > 1:
         wanted &= suits(params, state, keys)
     can_start &= wanted[p, :, p]
+    stays = jnp.zeros_like(can_start) if queue.faster else can_start
     return (
         can_start,
-        movable(state, params, can_start, consolidate=queue.consolidate, racks=queue.racks) & wanted,
+        movable(state, params, stays, consolidate=queue.consolidate, racks=queue.racks) & wanted,
         passed,
     )
 

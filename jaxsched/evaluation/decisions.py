@@ -124,7 +124,7 @@ class _Script:
         slot = jnp.argmin(jnp.where(some, self.turn[queued], NEVER), -1).astype(jnp.int32)
         chosen, starts = queued[p, slot], due.any(-1) & ~forwards
         gpu = self.gpu[chosen] if state.shares else None
-        action = place_or_forward(state, starts, slot, self.workers[chosen], forwards, slot, there[p, slot], gpu)
+        action = place_or_forward(state, starts, slot, self.workers[chosen], slot, there[p, slot], forwards, gpu)
         if not state.service.there:
             return action
         return action.replace(kind=jnp.where(stop.any(-1), STOP, action.kind), stop=stop)

@@ -68,7 +68,7 @@ def is_simple(policy: Policy) -> bool:
     of = policy.spec
     if of is None or of.search or of.seek is not None:
         return False
-    return of.rule not in WAITING and not (of.queue.preempt or of.queue.racks or of.observe)
+    return of.rule not in WAITING and not (of.queue.preempt or of.queue.racks or of.queue.faster or of.observe)
 
 
 def rule_of(policy: Policy) -> Policy:

@@ -281,7 +281,8 @@ def _build_rule(of: PolicySpec, params: EnvParams, unlike: bool) -> Rule:
         consolidate=queue.consolidate,
         racks=queue.racks,
         preempts=stops,
-        faster=stops and queue.faster and unlike,
+        faster=queue.faster and unlike,
+        moves=stops and queue.faster and unlike,
         keyed=BY_RUN_TIME if queue.order == "sjf" else BY_AREA if queue.order == "area" else 0,
     )
 

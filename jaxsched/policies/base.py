@@ -10,13 +10,16 @@ from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.extensions.requests import spare
 from jaxsched.env.extensions.sharing import room_of
+from jaxsched.env.gpu_choice import speeds_in
 from jaxsched.env.queues import first, may_be_forwarded
 from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvParams, State
-from jaxsched.policies.filling import place_ps
+from jaxsched.policies.filling import place_ps, quantise
 from jaxsched.policies.rules import View
 from jaxsched.policies.spec import STAY, TO_IDLE
 from jaxsched.pytree import Pytree
+from jaxsched.semantics import FASTER
 
+Forwarded = tuple[Int32[Array, "P"], Int32[Array, "P"], Bool[Array, "P"]]  # queue slots, targets, whether there is one
 Act = Callable[[PRNGKeyArray, State, EnvParams, PyTree], Action]  # of a key, a state, parameters and weights
 
 
@@ -60,7 +63,7 @@ def choose_forward(
     can_start: Bool[Array, "P Q"],
     open_to: Bool[Array, "P Q P"],
     rule: str,
-) -> tuple[Int32[Array, "P"], Int32[Array, "P"], Bool[Array, "P"]]:
+) -> Forwarded:
     """Which blocked job each scheduler forwards, and where to (docs/semantics.md, section 7).
 
     Args:
@@ -74,6 +77,7 @@ def choose_forward(
     Returns:
         Queue slots, targets, and whether there is such a job.
     """
+    open_to &= ~can_start[..., None]
     p = jnp.arange(state.queue.shape[0])
     if rule == STAY:
         nowhere = jnp.zeros_like(p)
@@ -90,14 +94,37 @@ def choose_forward(
     return slot, target, here.any(-1)
 
 
+def choose_faster(
+    state: State, params: EnvParams, slot: Int32[Array, "P"], open_to: Bool[Array, "P Q P"], rule: str
+) -> tuple[Int32[Array, "P"], Bool[Array, "P"]]:
+    """Where a job goes that would start, and whether: its GPUs are much faster there (section 8, "Faster GPUs").
+
+    Args:
+        state: as the policy sees it.
+        params: likewise.
+        slot: queue slot of the job, of each scheduler.
+        open_to: of `openings`, with `faster`.
+        rule: one of `FORWARDS`.
+    """
+    p = jnp.arange(state.queue.shape[0])
+    there = open_to[p, slot] & (rule != STAY)
+    if rule == TO_IDLE:
+        there &= (state.queue < 0).all(-1)
+    speed = speeds_in(params, state, jnp.maximum(state.queue[p, slot], 0))
+    gain = jnp.where(there, quantise(speed / speed[p, p][:, None]), 0)
+    most = gain.max(-1, keepdims=True)
+    roomiest = jnp.argmax(jnp.where(gain == most, state.free.sum((1, 2)), -1), -1)
+    return roomiest.astype(jnp.int32), most[:, 0] >= FASTER
+
+
 def place_or_forward(
     state: State,
     place: Bool[Array, "P"],
     slot: Int32[Array, "P"],
     workers: Int32[Array, "P NK"],
-    forward: Bool[Array, "P"],
     forward_slot: Int32[Array, "P"],
     target: Int32[Array, "P"],
+    forward: Bool[Array, "P"],
     gpu: Int32[Array, "P"] | None = None,
 ) -> Action:
     """The action that places where `place`, else forwards where `forward`, else waits; PS follow the workers.
@@ -107,9 +134,9 @@ def place_or_forward(
         place: schedulers that place a job.
         slot: queue slot of that job.
         workers: per GPU group of the partition; the job's parameter servers are put beside them.
-        forward: schedulers that forward a job, if they place none.
-        forward_slot: queue slot of that job.
+        forward_slot: queue slot of the job that a scheduler forwards, if it places none.
         target: partition that it goes to.
+        forward: whether there is such a job.
         gpu: as in `Action`.
     """
     p = jnp.arange(state.queue.shape[0])

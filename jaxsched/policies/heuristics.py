@@ -27,7 +27,7 @@ from jaxsched.env.queues import Discipline, next_job, order_keys
 from jaxsched.env.reservations import openings, weigh_openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
 from jaxsched.errors import UserError
-from jaxsched.policies.base import Act, choose_forward, make_views, place_or_forward
+from jaxsched.policies.base import Act, Forwarded, choose_faster, choose_forward, make_views, place_or_forward
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.looking_ahead import had_better_wait
 from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
@@ -62,10 +62,30 @@ def make_heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = ST
         keys_of_groups = jax.random.split(group_key, len(p))
         nowhere = jnp.zeros_like(view.free)
         workers = lax.cond(starts.any(), lambda: place_all(keys_of_groups, view, job), lambda: nowhere)
-        forward_slot, target, possible = choose_forward(state, params, keys, can_start, open_to, forward)
-        return place_or_forward(state, starts, slot, workers, possible, forward_slot, target)
+        elsewhere = choose_forward(state, params, keys, can_start, open_to, forward)
+        starts, elsewhere = _or_faster(queue, forward, state, params, slot, starts, open_to, elsewhere)
+        return place_or_forward(state, starts, slot, workers, *elsewhere)
 
     return act
+
+
+def _or_faster(
+    queue: Discipline,
+    forward: str,
+    state: State,
+    params: EnvParams,
+    slot: Int32[Array, "P"],
+    starts: Bool[Array, "P"],
+    open_to: Bool[Array, "P Q P"],
+    elsewhere: Forwarded,
+) -> tuple[Bool[Array, "P"], Forwarded]:
+    """Who places the job in `slot`, and what is forwarded; with `faster` that job, if its GPUs are faster elsewhere."""
+    if not queue.faster or state.gpu_speeds == 1:
+        return starts, elsewhere
+    target, moves = choose_faster(state, params, slot, open_to, forward)
+    moves &= starts
+    forward_slot, other, possible = elsewhere
+    return starts & ~moves, (jnp.where(moves, slot, forward_slot), jnp.where(moves, target, other), possible | moves)
 
 
 def _draw(key: PRNGKeyArray, queue: Int32[Array, "P Q"]) -> Float32[Array, "P Q"]:
@@ -134,9 +154,9 @@ def make_waiting(of: PolicySpec) -> Act:
         relative = jnp.sqrt(key_of / jnp.maximum(key_of[:, :1], 1e-9)) if matches else jnp.ones_like(key_of)
         place, rank, workers, gpu = lane_by_lane(choose)(params, window, relative)
         slot = jnp.take_along_axis(slots, rank[:, None], -1)[:, 0]
-        forward_slot, target, possible = choose_forward(state, params, keys, can_start, open_to, of.forward)
-        named = gpu if window.every_gpu else None
-        action = place_or_forward(state, place, slot, workers, possible, forward_slot, target, named)
+        elsewhere = choose_forward(state, params, keys, can_start, open_to, of.forward)
+        place, elsewhere = _or_faster(queue, of.forward, state, params, slot, place, open_to, elsewhere)
+        action = place_or_forward(state, place, slot, workers, *elsewhere, gpu if window.every_gpu else None)
         return action.replace(overtaken=passed.by(slot)) if passed else action
 
     return act

@@ -162,7 +162,7 @@ def to_action(state: State, obs: Observation, menu: Menu, choice: Choice) -> Act
     slot = obs.job_slot[schedulers, menu.rank[schedulers, placement]]
     forward = choice.act & ~place
     target = jnp.clip(choice.option - k, 0, p - 1)
-    return place_or_forward(state, place, slot, workers, forward, obs.job_slot[:, -1], target)
+    return place_or_forward(state, place, slot, workers, obs.job_slot[:, -1], target, forward)
 
 
 def menu_policy(

@@ -40,7 +40,8 @@ MATCH_WINDOW = 16  # jobs that `match` looks at
 
 FIFO = Discipline()
 _LOOKED_AT = Discipline(order="area", backfill=True, window=4)  # by rules that wait, unless told otherwise
-_AHEAD = Discipline(order="sjf", backfill=True, reserve=True, window=4)  # by greedy-wait, if it looks ahead
+# By greedy-wait, if it looks ahead.
+_AHEAD = Discipline(order="sjf", backfill=True, reserve=True, faster=True, window=4)
 _FLAGS = {"lifetime": "lifetimes", "observe": "observe"}  # of the rules that look, as spelled
 _NUMBERS = {"h": "hysteresis", "q": "quantum", "t": "threshold", "p": "patience"}  # X of tX is a number
 _QUEUE = tuple(field.name for field in dataclasses.fields(Discipline))

@@ -27,7 +27,7 @@ def oracle_policy(spec: str):
     greedy, options = name in ("greedy-wait", "match"), list(filter(None, rest.split("+")))
     values = dict(order="area" if greedy else "fifo", backfill=greedy, forward="forward" if greedy else "stay")
     if name == "greedy-wait" and not any(option == "preempt" or option[1:2].isdigit() for option in options):
-        values |= dict(order="sjf", forward="spread", reserve=True, lifetime=True, patience=None)
+        values |= dict(order="sjf", forward="spread", reserve=True, lifetime=True, faster=True, patience=None)
     for option in options:
         if option.startswith("table"):
             table = strategies.random_table(int(option.removeprefix("table")))

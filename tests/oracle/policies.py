@@ -93,9 +93,9 @@ def make_policy(
             chosen = (ready[0], place(state, p, ready[0], name)) if ready else None
         if chosen is not None:
             j, w, *gpu = chosen
-            target = before_start(state, p, j, forward, may_start) if faster else None
-            if seeks is not None:
-                target = seeking.before_start(state, seeks, p, j)
+            target = None if seeks is None else seeking.before_start(state, seeks, p, j)
+            if target is None and faster:
+                target = before_start(state, p, j, forward, may_start)
             if target is not None:
                 return "forward", j, target
             gang = kept[p]

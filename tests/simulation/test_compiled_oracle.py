@@ -31,7 +31,7 @@ SPECS = st.builds(
     spec_of,
     st.sampled_from([policy for policy in POLICIES if policy not in (GREEDY_WAIT, MATCH)]),
     ORDERS,
-    st.sampled_from(("", "backfill", "backfill+reserve", "consolidate", "backfill+consolidate+reserve")),
+    st.sampled_from(("", "backfill", "backfill+reserve", "consolidate", "backfill+consolidate+reserve", "faster")),
     FORWARDS,
 ) | st.builds(
     spec_of,
@@ -148,7 +148,7 @@ def as_the_oracle(case: strategies.Case, policy: Policy, run: Run) -> None:
         preemption=case.preemption,
         outages=None if case.outages is None else list(case.outages),
         history=case.history,
-        moves=of.queue.faster,
+        moves=of.queue.faster and of.queue.preempt,
     )
     count = len(case.jobs)
     ours = run.tables.records[:count]

@@ -23,9 +23,9 @@ SPECS = {
         "tetris:fifo+backfill+spread+reserve",
         "tetris:area+backfill",
         "least-interference",
-        "least-interference:tenants+backfill+forward",
+        "least-interference:tenants+backfill+forward+faster",
         "contention-aware",
-        "contention-aware:sjf+backfill+spread",
+        "contention-aware:sjf+backfill+spread+faster",
         "contention-aware:sjf+backfill+spread+reserve",
     ),
     "three": (

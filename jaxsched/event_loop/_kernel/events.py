@@ -144,7 +144,7 @@ def _choose_faster(w: World, t: Tables, p: int) -> None:
         q = find_faster_partition(w, t, p, t.queue[p, partition.chosen], partition.chosen)
         if q >= 0:
             partition.target = q
-    elif partition.target == -1 and mark_moved(w, t, p):
+    elif w.rule.moves and partition.target == -1 and mark_moved(w, t, p):
         partition.target = STOPS
 
 
@@ -213,7 +213,7 @@ def _find_next_boundary(w: World, t: Tables, acted: bool) -> int:
     if queued == 0:
         if running == 0 and j == len(w.jobs):
             return -1
-        if not w.rule.faster:
+        if not w.rule.moves:
             following = max(following, arrival)
         elif not acted:
             following = max(
@@ -225,7 +225,7 @@ def _find_next_boundary(w: World, t: Tables, acted: bool) -> int:
             for p in range(len(t.partitions)):
                 if t.partitions[p].queued > 0:
                     following = min(following, max(t.partitions[p].settled, now + 1))
-            if w.rule.faster:
+            if w.rule.moves:
                 following = min(following, now + _count_intervals_until_moved(w, t))
         if arrival > now:
             following = min(following, arrival)

@@ -163,7 +163,8 @@ class Rule(NamedTuple):
     consolidate: bool  # a gang starts only on as few servers as it would need in an empty partition
     racks: bool  # likewise, in as few racks, and it sees no other ones
     preempts: bool  # the rule stops jobs, as the world allows
-    faster: bool  # it moves jobs to faster GPUs, which there are
+    faster: bool  # jobs go where their GPUs are faster, which there are
+    moves: bool  # running ones, too
     keyed: int  # BY_RUN_TIME, BY_AREA or 0
 
 
