@@ -69,7 +69,7 @@ def ideal_slowdown(cluster: Cluster, models: Profiles, jobs: JobList, gpu_type: 
 
 
 def slowdown_by_type(cluster: Cluster, models: Profiles, jobs: JobList) -> dict[str, Float64[np.ndarray, "J"]]:
-    """By type of the cluster's GPUs, the least slowdown that the jobs can have with a GPU of it; the reference's is 1."""
+    """By type of the GPUs, the least slowdown that the jobs can have with one of it; 1: of the reference type."""
     kinds = np.unique(np.asarray(cluster.group_gpu_type)[np.asarray(cluster.group_gpus) > 0])
     names = {cluster.gpu_types[kind]: kind == int(cluster.reference) for kind in kinds}
     return {

@@ -42,7 +42,7 @@ def had_better_wait(
         return jnp.where(leaving.whole & (leaving.end_s > after_s), leaving.end_s, jnp.inf).min()
 
     def waits(end_s: Array) -> Array:
-        return jnp.maximum(end_s, params.interval_s) / estimate_s
+        return (leaving.waited_s[w] + jnp.maximum(end_s, params.interval_s)) / estimate_s
 
     def may_pay(carry: tuple[Array, ...]) -> Array:
         after_s, reach, least = carry

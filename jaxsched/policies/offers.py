@@ -63,7 +63,7 @@ class SharedGpus(Pytree):
 
 
 class Leaving(Pytree):
-    """When the running jobs end, and what is free then; of one partition without the axis P."""
+    """When the running jobs end, and what is free then; how long jobs wait; of one partition without the axis P."""
 
     end_s: Float32[Array, "P R"]  # by their estimates; infinite in free slots
     whole: Bool[Array, "P R"]  # jobs with whole GPUs: their ends are looked at
@@ -71,6 +71,7 @@ class Leaving(Pytree):
     gpus: Int32[Array, "P R"]  # of each worker
     asks: Int32[Array, "P R r"]  # what each worker reserves; r = 0 where none does
     others: Float32[Array, "P M"]  # utilisation by the jobs of other partitions
+    waited_s: Float32[Array, "P W"]  # seconds since the jobs of the window arrived, over how many jobs wait there
 
 
 class Offers(Pytree):
@@ -131,7 +132,7 @@ def make_window(
         sharing=_find_shared_gpus(state, params) if state.shares else None,
         usable=state.usable_by_partition,
         spare=spare(state, params.cluster) if state.asks else jnp.zeros((*state.free.shape[:2], 0), jnp.int32),
-        leaving=_find_leaving(state, end) if ahead else None,
+        leaving=_find_leaving(state, params, end, row) if ahead else None,
         gpu_speeds=state.gpu_speeds,
         lifetimes=lifetimes,
         every_gpu=every_gpu and state.shares,
@@ -145,8 +146,9 @@ def _find_exits(state: State, end_s: Float32[Array, "P R"]) -> Float32[Array, "P
     return jnp.where(there, end_s[..., None], 0.0).max(1)
 
 
-def _find_leaving(state: State, end_s: Float32[Array, "P R"]) -> Leaving:
-    """What looking ahead needs of the running jobs; `end_s` as in `_find_exits`."""
+def _find_leaving(state: State, params: EnvParams, end_s: Float32[Array, "P R"], row: Int32[Array, "P W"]) -> Leaving:
+    """What looking ahead needs; `end_s` as in `_find_exits`, `row`: the jobs of the window."""
+    waited_s = (state.clock - state.jobs.arrival[row]) * params.interval_s
     running = state.running
     (p, slots), gpus = running.job.shape, running.whole_gpus
     asks = asks_of(state, jnp.maximum(running.job, 0)) if state.asks else jnp.zeros((p, slots, 0), jnp.int32)
@@ -157,6 +159,7 @@ def _find_leaving(state: State, end_s: Float32[Array, "P R"]) -> Leaving:
         gpus=gpus,
         asks=asks,
         others=jnp.maximum(state.total - state.own, 0.0),
+        waited_s=waited_s / jnp.maximum((state.queue >= 0).sum(-1, keepdims=True), 1),
     )
 
 

@@ -120,9 +120,10 @@ def had_better_wait(look: "Look", j: int, eff: float) -> bool:
     reach, least = look.eff_then(math.inf, j, tier), eff
     if q(reach) >= q(eff):
         return False
+    waited_s = (state.boundary - state.arrival(j)) * state.interval_s / len(state.queue[p])
     ends = sorted({end_s for i, end_s in look.ends.items() if not state.jobs[i].fraction})
     for end_s in ends:
-        waits = max(end_s, state.interval_s) / estimate_s
+        waits = (waited_s + max(end_s, state.interval_s)) / estimate_s
         if q(waits + reach) >= q(least):
             break
         least = min(least, waits + look.eff_then(end_s, j, tier))

@@ -271,6 +271,13 @@ class State:
         """Free GPUs of a partition that a job may use."""
         return int(self.free(p)[self.hw.usable(p, self.jobs[j])].sum())
 
+    def arrival(self, j: int) -> int:
+        """The first boundary at or after a job's submission."""
+        i = max(math.floor(self.jobs[j].submit_s / self.interval_s) - 1, 0)
+        while i * self.interval_s < self.jobs[j].submit_s:
+            i += 1
+        return i
+
     def held_for(self, r: Running, j: int) -> int:
         """GPUs that job `j` may use of those that a running one holds."""
         usable = self.hw.usable(r.partition, self.jobs[j])

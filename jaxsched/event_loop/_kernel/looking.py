@@ -9,7 +9,7 @@ from jaxsched.event_loop._kernel.jit import compiled, inlined, special
 from jaxsched.event_loop._kernel.occupancy import is_affected, mark_affected, mark_none, reserve
 from jaxsched.event_loop._kernel.openings import may_start
 from jaxsched.event_loop._kernel.queues import find_key
-from jaxsched.event_loop._kernel.records import Tables, World
+from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
 from jaxsched.event_loop._kernel.rules import NEVER
 from jaxsched.event_loop._kernel.speed import compute_slowdown, quantise
 
@@ -147,6 +147,7 @@ def _had_better_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int)
 def _find_soonest(w: World, t: Tables, p: int, j: int, least: float, tier: int) -> float:
     """By when a job can be done, waiting included, over its estimate; at most `least`, which it is if it starts now."""
     estimate_s, reach, after_s = max(w.jobs[j].estimate_s, 1e-9), t.service[j].reach, 0.0
+    waited_s = (t.numbers[BOUNDARY] - w.jobs[j].arrival) * w.interval_s / t.partitions[p].queued
     if w.asks:
         _copy_free(t, p)
     while True:
@@ -154,7 +155,7 @@ def _find_soonest(w: World, t: Tables, p: int, j: int, least: float, tier: int) 
         for i in range(t.partitions[p].running):
             if t.scratch.end_s[i] > after_s and w.jobs[t.running[p, i].job].size > 0:
                 end_s = min(end_s, t.scratch.end_s[i])
-        waits = max(end_s, w.interval_s) / estimate_s
+        waits = (waited_s + max(end_s, w.interval_s)) / estimate_s
         if quantise(waits + reach) >= quantise(least):
             return least
         _let_end(w, t, p, after_s, end_s, j, tier)
