@@ -46,7 +46,7 @@ OPTIONS of a policy: what else
                            rack, and rather in racks in use than in whole ones; not for greedy-wait and match
   preempt                  with --preemption on and srtf or an order below it: jobs that come first take the place of
                            running ones; hX: only of those that exceed them by the share X
-  faster                   with preempt: jobs go, and running ones move, to GPUs on which they run 1.5 times as fast
+  faster                   jobs go, and with preempt running ones move, to GPUs on which they run 1.5 times as fast
   forward, spread, stay    blocked jobs are forwarded to idle schedulers, to any that can start them, to none
   seek                     with spread: jobs go where they wait least, and where fewer wait; best with
                            --max-forwards 20

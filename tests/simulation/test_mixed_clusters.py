@@ -69,6 +69,19 @@ def test_with_gpus_of_one_speed_nobody_moves():
     np.testing.assert_array_equal(with_it.finish_s, without.finish_s)
 
 
+def test_a_job_starts_where_its_gpus_are_faster():
+    """Both may start at home, on V100s. Both go to the A100s, where only one fits: the other goes on to V100s."""
+    cluster = cluster_of(["A100", "V100", "V100"], 3)
+    jobs = make_job_list([0.0, 0.0], [600.0, 600.0], [8, 8], home=[1, 2], model=MODEL_NAMES.index("gpt2"))
+    specs = ["pack:sjf+backfill+spread", "pack:sjf+backfill+spread+faster", "greedy-wait", "pack:sjf+faster"]
+    found = simulate(parse_all(specs), cluster, compact_tenants([jobs]), Settings(engine="compiled"))
+    partitions = {spec: runs[0].partition.tolist() for spec, runs in found.items()}
+    assert partitions[specs[0]] == [1, 2] and partitions[specs[1]] == partitions[specs[2]] == [0, 1]
+    assert partitions[specs[3]] == [1, 2]  # it never forwards
+    assert found[specs[1]][0].forwards.tolist() == [1, 2]
+    np.testing.assert_array_equal(found[specs[1]][0].start_s, [60.0, 120.0])  # each forward takes an interval
+
+
 @pytest.mark.slow
 def test_one_fast_server_more_helps_and_leaves_no_gpu_idle():
     """4 servers of V100s and one of A100s, as where greedy-wait once waited for the A100s alone."""
