@@ -97,6 +97,7 @@ def test_schedulers_that_choose_from_menus_are_offered_the_chosen_racks_only():
     for racks in (True, False):
         policy = menu_policy("last", last, {}, Discipline(order="fifo", backfill=True, racks=racks))
         (run,) = simulate([policy], CLUSTER, [jobs], settings)["last"]
+        assert run.workers is not None
         held = np.stack([(run.workers > 0)[:, 18 * r : 18 * r + 18].sum(1) for r in range(4)], 1)
         large = [sorted(row) for row in held[:2].tolist()]
         assert (large == [[0, 0, 0, 16], [0, 0, 16, 16]]) == racks
