@@ -80,13 +80,13 @@ def _find_best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float
     for i in range(len(t.scratch.anchors)):
         anchor = t.scratch.anchors[i]
         for cap in CAPS:
-            if anchor < 0 or (cap != CAPS[0] and cap >= job.workers):
+            if anchor < 0 or (cap != CAPS[0] and cap >= job.workers) or _is_least(w, least):
                 continue
             used = fill_around(w, t, p, j, anchor, cap)
             if used == 0:
                 continue
             sort_places(t, used)
-            cost, loss = _appraise(w, t, p, j, used, -1)
+            cost, loss = _appraise(w, t, p, j, used, -1, least)
             if quantise(cost) < least:
                 partition.anchor, partition.cap, least = anchor, cap, quantise(cost)
                 best_cost, best_loss = cost, loss
@@ -104,7 +104,7 @@ def _find_best_gpu(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
         for gpu in range(w.shared_gpus):
             if tried < GPUS and 0 < t.shared.used[p, a, gpu] <= WHOLE - milli:
                 tried += 1
-                cost, loss = _appraise_gpu(w, t, p, j, a, gpu)
+                cost, loss = _appraise_gpu(w, t, p, j, a, gpu, least)
                 if quantise(cost) < least:
                     partition.anchor, partition.gpu, least = a, gpu, quantise(cost)
                     best_cost, best_loss = cost, loss
@@ -116,7 +116,7 @@ def _find_best_gpu(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
         gpu = 0
         while t.shared.used[p, a, gpu] > 0:
             gpu += 1
-        cost, loss = _appraise_gpu(w, t, p, j, a, gpu)
+        cost, loss = _appraise_gpu(w, t, p, j, a, gpu, least)
         if quantise(cost) < least:
             partition.anchor, partition.gpu, least = a, gpu, quantise(cost)
             best_cost, best_loss = cost, loss
@@ -137,25 +137,36 @@ def _find_next_fewest(t: Tables, p: int, a: int) -> int:
 
 
 @compiled
-def _appraise_gpu(w: World, t: Tables, p: int, j: int, a: int, gpu: int) -> tuple[float, float]:
+def _appraise_gpu(w: World, t: Tables, p: int, j: int, a: int, gpu: int, least: int) -> tuple[float, float]:
     """`_appraise` of a fraction on that GPU."""
     t.scratch.place[0].group, t.scratch.place[0].workers = a, 1
-    return _appraise(w, t, p, j, 1, gpu)
+    return _appraise(w, t, p, j, 1, gpu, least)
 
 
 @compiled
-def _appraise(w: World, t: Tables, p: int, j: int, used: int, gpu: int) -> tuple[float, float]:
-    """Cost and `loss` of the placement on the first `used` groups of `Scratch.place`; `gpu`: see `occupancy.start`."""
+def _is_least(w: World, least: int, later: float = 0.0) -> bool:
+    """Whether no placement costs less than that score: where GPUs are alike, the least is 1 and what is `later`."""
+    return w.tier_speed.shape[2] == 1 and least <= quantise(1.0 + later)
+
+
+@compiled
+def _appraise(w: World, t: Tables, p: int, j: int, used: int, gpu: int, least: int) -> tuple[float, float]:
+    """Cost and `loss` of the placement on the first `used` groups of `Scratch.place`; `gpu`: see `occupancy.start`.
+
+    A cost whose score is not under `least` may be another one whose score is not, either.
+    """
     slot = t.running[p, t.partitions[p].running].slot  # a free one, to try placements in
     estimate_s = 1.0 if w.rule.alike else max(w.jobs[j].estimate_s, 1e-9)
+    if w.rule.lifetimes and _is_least(w, least, _estimate_later(w, t, p, used, estimate_s) / estimate_s):
+        return np.inf, np.inf
     write_footprint(w, t, p, slot, j, used)
     if w.jobs[j].size < 0:
         t.slots[p, slot].gpu = gpu if gpu >= 0 else choose_gpu(t, p, t.scratch.place[0].group, -w.jobs[j].size)
-    own, added_s = _measure_effect(w, t, p, slot, j)
-    later_s = _estimate_later(w, t, p, slot, own * estimate_s) if w.rule.lifetimes else 0.0
+    own, added_s = _measure_effect(w, t, p, slot, j, least)
+    later_s = _estimate_later(w, t, p, used, own * estimate_s) if w.rule.lifetimes else 0.0
     cost = own + added_s / estimate_s + later_s / estimate_s
-    least = 1.0 if w.rule.ahead and w.jobs[j].size > 0 else t.slots[p, slot].least
-    return cost, own / least + added_s / estimate_s
+    best = 1.0 if w.rule.ahead and w.jobs[j].size > 0 else t.slots[p, slot].least
+    return cost, own / best + added_s / estimate_s
 
 
 @compiled
@@ -170,8 +181,11 @@ def believe_rates(w: World, t: Tables, p: int) -> None:
 
 
 @compiled
-def _measure_effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[float, float]:
-    """The job's own slowdown with the footprint in that slot, and the seconds that it adds to the running jobs."""
+def _measure_effect(w: World, t: Tables, p: int, slot: int, j: int, least: int) -> tuple[float, float]:
+    """The job's own slowdown with the footprint in that slot, and the seconds that it adds to the running jobs.
+
+    These are 0 if the score of the first is not under `least`.
+    """
     groups, wires = t.slots[p, slot].groups, t.slots[p, slot].wires
     for i in range(groups):
         group = t.groups[p, slot, i]
@@ -190,7 +204,7 @@ def _measure_effect(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[flo
     if shares:
         lie_on_gpu(t, p, slot)
     own, added_s = compute_slowdown(w, t, p, slot, j, t.shared.believed), 0.0
-    for i in range(t.partitions[p].running):
+    for i in range(t.partitions[p].running if quantise(own) < least else 0):
         run = t.running[p, i]
         if is_affected(t, p, run.slot):
             slower = compute_slowdown(w, t, p, run.slot, run.job, t.shared.believed) - t.shared.rate[i]
@@ -221,12 +235,12 @@ def estimate_exits(w: World, t: Tables, p: int) -> None:
 
 
 @compiled
-def _estimate_later(w: World, t: Tables, p: int, slot: int, lasts_s: float) -> float:
-    """Seconds by which the servers of the footprint in that slot become wholly free later."""
+def _estimate_later(w: World, t: Tables, p: int, used: int, lasts_s: float) -> float:
+    """Seconds by which the servers of the first `used` groups of `Scratch.place` become wholly free later."""
     k = t.free.shape[1] // w.site.servers.shape[1]
     later_s, before = 0.0, -1  # groups are in ascending order
-    for g in range(t.slots[p, slot].groups):
-        s: int = t.groups[p, slot, g].group // k
+    for g in range(used):
+        s: int = t.scratch.place[g].group // k
         if s != before:
             later_s += max(lasts_s - t.scratch.exit_s[s], 0.0)
         before = s
