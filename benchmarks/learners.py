@@ -1,6 +1,6 @@
 """The learners of `examples/` on a task of fixed difficulty: curves over decisions at the same budget, and a table.
 
-    python benchmarks/learners.py task-tiny --out runs/learners/tiny --updates 60 --envs 32 --seeds 5
+    python benchmarks/learners.py task-tiny --out runs/learners/tiny
     python benchmarks/learners.py task-tiny --out runs/learners/tiny --table
 
 Every learner plays as many rounds with every seed. At a few updates its weights are judged on test worlds of the task,
@@ -10,6 +10,7 @@ ones are chosen. A line of `rows.jsonl` is a learner and a seed. Who starts the 
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 import time
@@ -24,7 +25,10 @@ import mappo
 import ppo
 
 import jaxsched
+from jaxsched.adapters.menu_env import MenuEnv
 from jaxsched.evaluation.statistics import bootstrap_interval, interquartile_mean
+from jaxsched.machine import enable_cache
+from jaxsched.policies.policy import Policy
 from jaxsched.worlds.draw import PLAIN, draw_world
 from jaxsched.worlds.families import TASKS, Choice
 
@@ -34,14 +38,21 @@ LEARNERS = {
     "graph-ppo": (graph_ppo.Network(), 2, "graph"),
 }
 RULES = (*PLAIN, "greedy-wait", "greedy-wait:sjf+spread+p1", "random")
-ROWS = "rows.jsonl"
+ROWS, INTERVAL_S = "rows.jsonl", 300.0
+
+
+@functools.cache
+def prepare(task: str, learner: str) -> tuple[MenuEnv, Policy]:
+    """Environment and policy of a learner, the same for all seeds, so that programs are compiled once."""
+    network, _, observation = LEARNERS[learner]
+    env = jaxsched.make(task, episodes=64, may_wait=False, observation=observation, interval_s=INTERVAL_S)
+    return env, ppo.policy(env, network, None, learner)
 
 
 def learn(task: str, learner: str, seed: int, updates: int, worlds: int) -> dict:
     """A row: decisions and mean JCTs on each test world, in seconds, at each judged update; CPU seconds of training."""
-    network, axes, observation = LEARNERS[learner]
-    env = jaxsched.make(task, episodes=64, may_wait=False, observation=observation)
-    judged, made, decisions = {0, updates // 4, updates // 2, updates}, [], [0]
+    (env, policy), (network, axes, _) = prepare(task, learner), LEARNERS[learner]
+    judged, made, decisions = {updates // 4, updates // 2, updates}, [], [0]
 
     def report(number, weights, jct_s, some):
         decisions.append(decisions[-1] + int(some))
@@ -49,16 +60,16 @@ def learn(task: str, learner: str, seed: int, updates: int, worlds: int) -> dict
             made.append((number, weights))
 
     start = time.process_time()
-    seen, _ = jax.vmap(env.reset)(jax.random.split(jax.random.key(seed), ppo.ENVS))
+    first = ppo.train(env, 0, jax.random.key(seed), network, axes, report)[1]
     ppo.train(env, updates, jax.random.key(seed), network, axes, report)
     trained_s = time.process_time() - start
-    first = network.init(jax.random.split(jax.random.key(seed), 3)[2], seen)  # as `ppo.train` draws them
-    one = ppo.policy(env, network, first, f"{learner} 0")
-    policies = [one, *(dataclasses.replace(one, name=f"{learner} {number}", weights=w) for number, w in made)]
-    found = judge(task, policies, worlds)
+    weights = {f"{learner} {number}": (number, own) for number, own in [(0, first), *made]}
+    found = judge(
+        task, [dataclasses.replace(policy, name=name, weights=own) for name, (_, own) in weights.items()], worlds
+    )
     curve = [
-        {"update": number, "decisions": decisions[number], "jct_s": found[f"{learner} {number}"]}
-        for number in sorted(judged)
+        {"update": number, "decisions": decisions[number], "jct_s": found[name]}
+        for name, (number, _) in weights.items()
     ]
     return {"task": task, "learner": learner, "seed": seed, "cpu_s": trained_s, "curve": curve}
 
@@ -67,7 +78,7 @@ def judge(task: str, policies: list, worlds: int) -> dict[str, list[float]]:
     """Mean JCT of each policy on each test world, in seconds; infinite where not all jobs have finished."""
     tests = [draw_world(Choice(task), number) for number in range(worlds)]
     jobs = [world.jobs for world in tests]
-    found = jaxsched.compare(tests[0].build(), jobs, policies, models=tests[0].catalogue)
+    found = jaxsched.compare(tests[0].build(), jobs, policies, models=tests[0].catalogue, interval_s=INTERVAL_S)
     return {row.name: [float(run.jct_s.mean()) for run in row.outcomes] for row in found.rows}
 
 
@@ -104,6 +115,7 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=20)
     parser.add_argument("--table", action="store_true", help="only print the table")
     asked = parser.parse_args()
+    enable_cache()
     asked.out.mkdir(parents=True, exist_ok=True)
     path, ppo.ENVS = asked.out / ROWS, asked.envs
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,5 +1,6 @@
 """The graph that schedulers are shown: what its nodes and edges say, and that a network of ones own reads it."""
 
+import importlib
 import runpy
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import pytest
 import jaxsched
 from jaxsched.adapters.features import EDGE, EDGES, GROUP, JOB, NODE, NODES, OPTION, PLACEMENT, RACK, SCHEDULER, SERVER
 from jaxsched.errors import UserError
+from jaxsched.worlds.draw import draw_world
+from jaxsched.worlds.families import Choice
 
 MADE = {"schedulers": 2, "num_jobs": 20, "episodes": 2, "mean_duration_s": 900.0, "load": 1.5}
 
@@ -137,3 +140,23 @@ def test_a_network_of_ones_own_learns_and_is_judged_beside_rules(env):
     mine = env.policy("mine", lambda key, seen, weights: jnp.argmax(network.apply(weights, seen)[0], -1), weights[1])
     row = jaxsched.compare("leaf-spine-2", "distributed", [mine], seeds=1, schedulers=2, num_jobs=12).rows[0]
     assert row.jobs.finished == 12, "on a cluster of another size, too"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "observation"), [("mappo", "rows"), ("graph_ppo", "graph")])
+def test_other_learners_learn_something_on_a_task(monkeypatch, name, observation):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    ppo, learner = importlib.import_module("ppo"), importlib.import_module(name)
+    for constant, value in {"ENVS": 4, "STEPS": 64, "MINIBATCHES": 4}.items():
+        monkeypatch.setattr(ppo, constant, value)
+    env = jaxsched.make("task-tiny", num_jobs=12, episodes=2, may_wait=False, observation=observation)
+    network, told = learner.Network(), []
+    report = lambda number, weights, jct_s, decisions: told.append(int(decisions))
+    weights = [ppo.train(env, updates, jax.random.key(0), network, 2, report)[1] for updates in (0, 2)]
+    before, after = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(one)]) for one in weights)
+    assert np.isfinite(after).all() and np.abs(after - before).max() > 1e-4
+    assert len(told) == 2 and min(told) > 0
+    mine = ppo.policy(env, network, weights[1], name)
+    world = draw_world(Choice("task-tiny"), 0, jobs=12)
+    row = jaxsched.compare(world.build(), world.jobs, [mine], models=world.catalogue).rows[0]
+    assert row.name == name and row.jobs.finished == 12
