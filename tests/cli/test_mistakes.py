@@ -140,7 +140,6 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["train", "--out", "x", "--failures", "100"], "failures: '100' should be MTBF,MTTR"),
         (["train", "--out", "no/run", "--trace-gpu", "Z9"], "unknown GPU type 'Z9'"),
         (["train", "--out", "x", "--knows", "nothing"], "knows must be one of runtimes, estimates, history"),
-        (["simulate", "--policy", "pack:las+faster"], "faster: needs preempt"),
         (["simulate", "--policy", "qssf"], "needs what finished jobs tell"),
         (["train", "--resume", "no/run"], "no/run: no folder state"),
         (["train", "--resume", "no/run", "--out", "x"], "--resume takes no --out"),
