@@ -133,7 +133,10 @@ def kinds_of(jobs: Slotted) -> Kinds:
 def answer(
     types: Sequence[Slotted], kinds: Sequence[Kinds], width: int, price: Float64[np.ndarray, "types cells"]
 ) -> tuple[float, Float64[np.ndarray, "types cells"]]:
-    """The bound of these prices, and the GPU-slots asked for beyond the capacity of every type in every cell."""
+    """The bound of these prices, in slots, and the GPU-slots asked for beyond the capacity of each type and cell.
+
+    Args: `types`: the same jobs on GPUs of each type; `kinds`: of each; `width`: slots of a cell.
+    """
     cells = price.shape[1]
     paid = np.pad(np.cumsum(price, 1) * width, ((0, 0), (1, 0)))  # by one GPU from the start to an edge
     least, chosen, start = np.full(len(types[0].release), np.inf), np.zeros(len(types[0].release), int), None

@@ -72,7 +72,7 @@ def sum_bytes(
     racks: int,
     held: Interval,
 ) -> Summed:
-    """What gradients cost that domains sum up first.
+    """What gradients cost that domains sum up first: bytes per step and direction, of all communicators together.
 
     Args:
         plan: of one model, without the axis of models; its `summed` has columns.

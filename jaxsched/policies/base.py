@@ -105,6 +105,9 @@ def choose_faster(
         slot: queue slot of the job, of each scheduler.
         open_to: of `openings`, with `faster`.
         rule: one of `FORWARDS`.
+
+    Returns:
+        Targets, and whether the gain there is at least `FASTER`.
     """
     p = jnp.arange(state.queue.shape[0])
     there = open_to[p, slot] & (rule != STAY)
