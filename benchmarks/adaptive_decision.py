@@ -17,11 +17,11 @@ import numpy as np
 
 from jaxsched.adaptive import rounds, sia
 from jaxsched.adaptive.clock import advance
+from jaxsched.adaptive.papers.pollux_table import workload_files
+from jaxsched.adaptive.papers.sia_table import RESTARTS_S, THREE_TYPES
 from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
-from jaxsched.adaptive.published import workload_files
-from jaxsched.adaptive.sia_table import RESTARTS_S, THREE_TYPES
 from jaxsched.adaptive.simulate import Nodes, Rules, build
 from jaxsched.adaptive.state import start
 from jaxsched.adaptive.view import view_of

@@ -12,9 +12,9 @@ from pathlib import Path
 import jax
 
 from jaxsched.adaptive import rounds
+from jaxsched.adaptive.papers.pollux_table import workload_files
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
-from jaxsched.adaptive.published import workload_files
 from jaxsched.adaptive.simulate import MOST_ROUNDS, PUBLISHED_NODES, Rules, build, simulate
 from jaxsched.adaptive.state import start
 from jaxsched.adaptive.workload import read_workload

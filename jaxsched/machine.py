@@ -79,7 +79,10 @@ def compute_on_one_thread() -> None:
     several runs would share that thread. The backend sizes its pool by the cores that it may use when it starts, so
     this must come before the first array. Nothing changes afterwards, nor where a process cannot choose its cores, nor
     where JAX has a plugin for an accelerator, whose own threads would all be on one core.
+
+    SciPy's OpenBLAS gets one thread, too, if it is not loaded yet: on small matrices its threads mostly spin.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import jax
 
     if jax.config.jax_platforms != "cpu" and _accelerator_plugin():  # pyright: ignore[reportAttributeAccessIssue]

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from jaxsched.machine import CACHE_VARIABLE, allow_whole_loops, enable_cache
 
 allow_whole_loops()
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as `machine.compute_on_one_thread`; SciPy is not loaded yet
 
 gc.set_threshold(100_000, 20, 20)  # tracing makes many objects: looking for garbage as often as usual is 8% of the time
 

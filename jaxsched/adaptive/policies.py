@@ -9,13 +9,13 @@ from jaxtyping import Array, Float64, Int
 
 from jaxsched.adaptive.choosing import by_gain
 from jaxsched.adaptive.placing import whole_nodes
+from jaxsched.adaptive.pollux import over, pollux
 from jaxsched.adaptive.shares import one_by_one
 from jaxsched.adaptive.sia import sia, sia_greedy
 from jaxsched.adaptive.tables import widths
 from jaxsched.adaptive.view import Allocation, AllocationPolicy, View
 
 SECOND_QUEUE_GPU_S = 16 * 3600.0  # Tiresias in Pollux' simulator: GPU time after which a job is in the second queue
-LEAST_SPEEDUP, NOTHING = 1e-3, -1e3  # the lowest speedup that counts, and the value of no GPUs
 
 
 def tiresias(view: View) -> Allocation:
@@ -84,41 +84,6 @@ def equal(view: View) -> Allocation:
     return Allocation(gpus=(gpus + (more & (jnp.cumsum(more) <= total - gpus.sum()))).astype(jnp.int32))
 
 
-def pollux(view: View) -> Allocation:
-    """Qiao et al., OSDI 2021: the best power mean (exponent -1) of speedups over the fair share, by marginal gain.
-
-    A change counts as the speedup times (age - restarts) / (age + a restart), unless the job holds no GPUs. A job at
-    most doubles the most that it has had. The same objective as theirs; their optimiser is a genetic algorithm.
-    """
-    choices = whole_choices(view)
-    return Allocation(gpus=choices[by_gain(harm(view, choices), choices, view.total[:1])])
-
-
-def whole_choices(view: View) -> Int[Array, "C"]:
-    """Nothing, and the numbers of GPUs that `whole_nodes` places."""
-    return jnp.asarray([0, *widths(view.widths[0], view.of_plans.shape[-1] - 1)], jnp.int32)
-
-
-def harm(view: View, choices: Int[Array, "C"]) -> Float64[Array, "J C"]:
-    """Minus one over the speedup of every choice, as `pollux` counts it."""
-    goodput = view.goodput_at(choices)
-    share = view.total[0] // jnp.maximum(view.active.sum(), 1)
-    fair = view.goodput_at(jnp.clip(share, view.least_gpus, view.most_gpus)[:, None])[:, 0]
-    spent_s = view.restarts * view.restart_s
-    kept = jnp.maximum(view.age_s - spent_s, 0.0) / (view.age_s + view.restart_s)
-    changes = (view.gpus > 0)[:, None] & (choices != view.gpus[:, None])
-    speedup = _over(goodput, fair) * jnp.where(changes, kept[:, None], 1.0)
-    most = jnp.minimum(view.most_gpus, jnp.maximum(2 * view.widest, view.least_gpus))
-    may = (choices >= view.least_gpus[:, None]) & (choices <= most[:, None]) & (goodput > 0)
-    value = jnp.where(may & view.active[:, None], -1.0 / jnp.maximum(speedup, LEAST_SPEEDUP), -jnp.inf)
-    return jnp.where(choices == 0, NOTHING, value)
-
-
-def _over(goodput: Float64[Array, "J C"], base: Float64[Array, "J"]) -> Float64[Array, "J C"]:
-    """Quotients that are rounded once. Over a column XLA multiplies by its inverse; equal jobs would then differ."""
-    return goodput / jax.lax.optimization_barrier(jnp.broadcast_to(base[:, None], goodput.shape))
-
-
 def afs(view: View) -> Array:
     """Hwang et al., NSDI 2021 (AFS-L): GPUs one by one, by who ends first and whom they help; knows the time left."""
     left = view.work - view.progress
@@ -132,7 +97,7 @@ def marginal(view: View) -> Allocation:
     """
     choices = jnp.asarray([0, *widths(view.widths[0], view.goodput.shape[-1] - 1)], jnp.int32)
     goodput = view.goodput[:, 0]
-    speedup = _over(goodput[:, choices], goodput[jnp.arange(goodput.shape[0]), view.least_gpus])
+    speedup = over(goodput[:, choices], goodput[jnp.arange(goodput.shape[0]), view.least_gpus])
     spent_s = view.restarts * view.restart_s
     kept = jnp.maximum(view.age_s - spent_s, 0.0) / (view.age_s + view.restart_s)
     changes = (view.gpus > 0)[:, None] & (choices != view.gpus[:, None])

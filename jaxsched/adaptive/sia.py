@@ -69,8 +69,13 @@ def sia(view: View) -> Allocation:
 
 def sia_greedy(view: View) -> Allocation:
     """Likewise, by gain."""
+    return greedy(view, values(view))
+
+
+def greedy(view: View, value: Float64[Array, "J C"]) -> Allocation:
+    """A large sum of the values of choices, by gain."""
     gpus, kind = choices_of(view)
-    return _allocation(view, by_gain(_finite(values(view)), jnp.asarray(gpus, jnp.int32), view.total, list(kind)))
+    return _allocation(view, by_gain(_finite(value), jnp.asarray(gpus, jnp.int32), view.total, list(kind)))
 
 
 def _finite(value: Float64[Array, "J C"]) -> Float64[Array, "J C"]:

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.adaptive import sia, sia_table
+from jaxsched.adaptive import sia
 from jaxsched.adaptive.choosing import by_gain
+from jaxsched.adaptive.papers import sia_table
+from jaxsched.adaptive.papers.sia_table import CASES, play_case
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
-from jaxsched.adaptive.sia_table import CASES, play_case
 from jaxsched.adaptive.simulate import Nodes, Rules, simulate
 from jaxsched.adaptive.workload import read_workload
 from jaxsched.cli.main import main

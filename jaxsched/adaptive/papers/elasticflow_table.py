@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from jaxsched.adaptive.elasticflow import DECIDES, DueJobs, play_deadlines
-from jaxsched.adaptive.muri import RigidJobs, play_tiresias
+from jaxsched.adaptive.papers.elasticflow import DECIDES, DueJobs, play_deadlines
+from jaxsched.adaptive.papers.muri import RigidJobs, play_tiresias
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import read_table
 from jaxsched.workload.rows import Row, rows_of

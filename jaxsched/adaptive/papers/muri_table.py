@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from jaxsched.adaptive.muri import LONGER, PLAYS, RigidJobs, start_seconds
+from jaxsched.adaptive.papers.muri import LONGER, PLAYS, RigidJobs, start_seconds
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import read_table
 from jaxsched.workload.rows import Row, rows_of

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxsched.adaptive.papers.pollux_table import workload_files
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import ProfileLimits, read_applications
-from jaxsched.adaptive.published import workload_files
 from jaxsched.adaptive.simulate import Nodes, Result, Rules, simulate
 from jaxsched.adaptive.workload import applications_in, read_workload
 

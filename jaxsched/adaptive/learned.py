@@ -1,0 +1,69 @@
+"""A learned allocation: a small network gives every job a weight in the sum that a rule makes large.
+
+The rule is `pollux` on one GPU type and `sia-greedy` on several. The network sees neither how much work is left nor
+the name of the application (docs/semantics.md, section 13).
+"""
+
+import functools
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float64
+
+from jaxsched.adaptive import sia
+from jaxsched.adaptive.choosing import by_gain
+from jaxsched.adaptive.pollux import harm, whole_choices
+from jaxsched.adaptive.view import Allocation, View
+
+HIDDEN, FEATURES = 10, 10
+NUMBERS = (FEATURES + 1) * HIDDEN + HIDDEN
+MOST_LOG = 4.0  # of a weight
+_MINUTE = 60.0
+
+
+def paces(view: View) -> tuple[Float64[Array, "J"], Float64[Array, "J"], Float64[Array, "J"]]:
+    """Goodput with the fewest GPUs, with a fair share, and with four times the fewest, on the type where it is most."""
+    share = view.total // jnp.maximum(view.active.sum(), 1)
+
+    def at(gpus, t: int) -> Float64[Array, "J"]:
+        return view.goodput_at(jnp.clip(gpus, view.least_gpus, view.most_gpus)[:, None], t)[:, 0]
+
+    types = range(len(view.widths))
+    fewest = functools.reduce(jnp.maximum, [at(view.least_gpus, t) for t in types])
+    fair = functools.reduce(jnp.maximum, [at(share[t], t) for t in types])
+    more = functools.reduce(jnp.maximum, [at(4 * view.least_gpus, t) for t in types])
+    return fewest, fair, more
+
+
+def features(view: View) -> Float64[Array, "J F"]:
+    """What the network sees of every job."""
+    fewest, fair, more = paces(view)
+    return jnp.stack(
+        [
+            jnp.log1p(view.progress / fair / _MINUTE) / 2 - 1,
+            jnp.log1p(view.age_s / _MINUTE) / 2 - 1,
+            jnp.log1p(view.service / _MINUTE) / 2 - 1,
+            jnp.log(jnp.maximum(fewest, 1e-9)) / 2,
+            jnp.log(jnp.maximum(fair / fewest, 1e-9)),
+            jnp.log(jnp.maximum(more / fewest, 1e-9)) * 2 - 2,
+            jnp.full(view.gpus.shape, jnp.log(jnp.maximum(view.active.sum(), 1) / view.total.sum())),
+            view.restarts / 5.0 - 1,
+            (view.gpus > 0) * 1.0,
+            jnp.log1p(view.gpus) - 1,
+        ],
+        axis=-1,
+    )
+
+
+def network(numbers: Float64[Array, "NUMBERS"], view: View) -> Float64[Array, "J"]:
+    """Weights of jobs."""
+    first = numbers[: (FEATURES + 1) * HIDDEN].reshape(FEATURES + 1, HIDDEN)
+    hidden = jnp.tanh(features(view) @ first[:-1] + first[-1])
+    return jnp.exp(jnp.clip(hidden @ numbers[-HIDDEN:], -MOST_LOG, MOST_LOG))
+
+
+def weighted(weight: Float64[Array, "J"], view: View) -> Allocation:
+    """The rule, with weights of jobs."""
+    if len(view.widths) == 1:
+        choices = whole_choices(view)
+        return Allocation(gpus=choices[by_gain(harm(view, choices) * weight[:, None], choices, view.total[:1])])
+    return sia.greedy(view, sia.values(view) * weight[:, None])

@@ -1,0 +1,1 @@
+"""Published tables of jobs that adapt, played again."""
