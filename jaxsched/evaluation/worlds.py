@@ -1,10 +1,12 @@
 """Policies on random worlds: the one function behind `jaxsched evaluate --worlds`, and what became of each world."""
 
 import dataclasses
+import functools
 import math
 import os
 import shlex
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,13 +18,14 @@ from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparis
 from jaxsched.executors.executor import Executor, LocalExecutor, Task, Tell
 from jaxsched.io.files import write_text
 from jaxsched.machine import versions
-from jaxsched.options import MOST_JOBS, EvaluatedWorld, RunOptions, describe, list_names
+from jaxsched.options import JAX, MOST_JOBS, EvaluatedWorld, RunOptions, describe, list_names
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse, parse_all
 from jaxsched.policies.rules import Rule
 from jaxsched.simulation.engine import Report
-from jaxsched.simulation.settings import Settings
-from jaxsched.simulation.simulate import prepare_players
+from jaxsched.simulation.jax_run import JaxEngine, Sizes, common_sizes
+from jaxsched.simulation.settings import PlayedWorld, Settings
+from jaxsched.simulation.simulate import prepare_players, simulate
 from jaxsched.workload.demand import offered_load
 from jaxsched.worlds.draw import PLAIN, draw_world
 from jaxsched.worlds.families import FAMILIES, Choice, parse_worlds
@@ -73,7 +76,8 @@ def compare_worlds(
     tasks = [Task(f"world {world.name}", play_world, world) for world in made]
     tell = None if report is None else lambda i, progress: report(dataclasses.replace(progress, seed=i))
     results: dict[int, WorldResult] = {}
-    for number, result in (executor or LocalExecutor()).run(Common((*asked, *plain), settings), tasks, tell):
+    common = Common((*asked, *plain), settings, _sizes(made, policies, settings))
+    for number, result in (executor or LocalExecutor()).run(common, tasks, tell):
         results[number] = result
     return WorldsComparison(choice, made, [results[i] for i in range(len(made))], settings, versions())
 
@@ -109,13 +113,41 @@ class Common(NamedTuple):
 
     policies: tuple[Named, ...]
     settings: Settings
+    sizes: dict[int, Sizes]  # of worlds with as many schedulers, which share the programs of JAX
+
+
+def _sizes(worlds: Sequence[World], policies: Sequence[Policy], settings: Settings) -> dict[int, Sizes]:
+    """What worlds are padded to, by their schedulers; nothing where JAX plays no policy, or each world alone."""
+    if all(policy.spec is not None for policy in policies) and settings.engine != JAX:
+        return {}
+    found: dict[int, list[PlayedWorld]] = {}
+    for world in worlds:
+        own = dataclasses.replace(settings, models=world.catalogue)
+        found.setdefault(world.schedulers, []).append(PlayedWorld(world.build(), [world.jobs], own))
+    sizes = {schedulers: common_sizes(alike) for schedulers, alike in found.items() if len(alike) > 1}
+    return {schedulers: one for schedulers, one in sizes.items() if one is not None}
+
+
+@functools.lru_cache(maxsize=8)
+def _engine(sizes: Sizes | None) -> JaxEngine | None:
+    """The engine of all worlds that this process plays in these sizes."""
+    return None if sizes is None else JaxEngine(sizes)
+
+
+@functools.lru_cache(maxsize=1)
+def _parsed(names: tuple[str, ...]) -> list[Policy]:
+    """Policies read once: programs are theirs."""
+    return parse_all(list(names))
 
 
 def play_world(common: Common, world: World, tell: Tell) -> WorldResult:
     """The work of a task: every policy on one world. UserError names the world."""
     cluster, settings = world.build(), dataclasses.replace(common.settings, models=world.catalogue)
     try:
-        found = compare(cluster, world.jobs, common.policies, settings, report=tell)
+        names = common.policies
+        policies = _parsed(names) if all(isinstance(name, str) for name in names) else parse_all(list(names))
+        engine = _engine(common.sizes.get(world.schedulers))
+        found = compare(cluster, world.jobs, policies, settings, report=tell, play=partial(simulate, jax_engine=engine))
     except UserError as error:
         raise UserError(f"world {world.name}: {error}") from None
     jobs, played = len(world.jobs), {}

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxsched.cluster.padding import Shape, common_shape, pad, renumber_types
 from jaxsched.env.environment import initial_state
 from jaxsched.env.extensions.parts import Starts
 from jaxsched.env.state import EnvConfig, EnvParams, State
@@ -28,7 +29,40 @@ from jaxsched.simulation.settings import (
 )
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
+GROW = "running_slots", "queue_slots", "tenants", "largest_worker", "gpu_speeds"  # of a configuration, without harm
 COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an earlier run)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """What several worlds are padded to, so that one program plays them all."""
+
+    shape: Shape
+    gpu_types: tuple[str, ...]
+    config: EnvConfig
+    most_running: int
+    rows: int  # of job tables
+
+    def pad(self, world: PlayedWorld) -> PlayedWorld:
+        """The same world in these sizes: jobs start and finish as in the original."""
+        cluster = renumber_types(pad(world.cluster, self.shape), self.gpu_types)
+        return PlayedWorld(cluster, world.job_lists, world.settings)
+
+
+def common_sizes(worlds: Sequence[PlayedWorld]) -> Sizes | None:
+    """The least sizes that hold all worlds; None if programs differ by more. UserError: see `env_config`."""
+    configs = [world.config for world in worlds]
+    grown = {name: max(getattr(config, name) for config in configs) for name in GROW}
+    alike = {dataclasses.replace(config, **grown) for config in configs}
+    if len(alike) > 1:
+        return None
+    return Sizes(
+        shape=common_shape([world.cluster for world in worlds]),
+        gpu_types=tuple(dict.fromkeys(name for world in worlds for name in world.cluster.gpu_types)),
+        config=alike.pop(),
+        most_running=max(world.most_running for world in worlds),
+        rows=max(len(jobs) for world in worlds for jobs in world.job_lists),
+    )
 
 
 class JaxEngine:
@@ -36,13 +70,14 @@ class JaxEngine:
 
     That is all but what hand-written policies have in the event loop only, see `PolicySpec.beyond_jax`.
 
-    Of one object all policies are prepared for the same cluster, lists and settings. Such as differ in their weights
-    alone share a program.
+    Of one object all policies are prepared for the same cluster, lists and settings, or for worlds padded to the same
+    `sizes`. Such as differ in their weights alone share a program.
     """
 
     name = JAX
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: Sizes | None = None) -> None:
+        self._sizes = sizes
         self._programs: dict[Hashable, Program] = {}
 
     def why_not(self, policy: Policy, config: EnvConfig, params: EnvParams) -> str | None:
@@ -52,12 +87,14 @@ class JaxEngine:
 
     def prepare(self, policy: Policy, world: PlayedWorld) -> "JaxPlayer":
         """The program and the parameters that play each of the world's lists. UserError: see `env_config`."""
-        policy = dataclasses.replace(policy, weights=bring_here(policy.weights))
+        policy, sizes = dataclasses.replace(policy, weights=bring_here(policy.weights)), self._sizes
+        world = world if sizes is None else sizes.pad(world)
+        config, most = (world.config, world.most_running) if sizes is None else (sizes.config, sizes.most_running)
         alike = (id(policy.function), policy.asks_at, str(jax.eval_shape(lambda: policy.weights)))
         if alike not in self._programs:
-            most, checks = world.most_running, world.settings.debug_checks
-            self._programs[alike] = Program(policy, world.config, most, batched=world.batched, checks=checks)
-        rows = max(map(len, world.job_lists))
+            checks = world.settings.debug_checks
+            self._programs[alike] = Program(policy, config, most, batched=world.batched, checks=checks)
+        rows = max(map(len, world.job_lists)) if sizes is None else sizes.rows
         return JaxPlayer(policy, self._programs[alike], world.params, world.settings, rows)
 
 

@@ -78,14 +78,21 @@ def check_world(policy: Policy, settings: Settings) -> None:
 
 
 def prepare_players(
-    policies: Sequence[Policy], cluster: Cluster, job_lists: Sequence[JobList], settings: Settings
+    policies: Sequence[Policy],
+    cluster: Cluster,
+    job_lists: Sequence[JobList],
+    settings: Settings,
+    jax_engine: JaxEngine | None = None,
 ) -> dict[str, Player]:
-    """Who plays each policy, by its name. UserError for the first that cannot be played here."""
+    """Who plays each policy, by its name. UserError for the first that cannot be played here.
+
+    Args: `jax_engine`: one that plays other worlds with the same programs; None: one for this world.
+    """
     for policy in policies:
         check_world(policy, settings)
     with play_on(settings.device):
         world = PlayedWorld(bring_here(cluster), job_lists, settings)
-        engines = CompiledEngine(simple=all(map(is_simple, policies))), JaxEngine()
+        engines = CompiledEngine(simple=all(map(is_simple, policies))), jax_engine or JaxEngine()
         return {one.name: engine_for(one, world, *engines).prepare(one, world) for one in policies}
 
 
@@ -96,6 +103,7 @@ def simulate(
     settings: Settings,
     report: Report | None = None,
     only: Sequence[int] | None = None,
+    jax_engine: JaxEngine | None = None,
 ) -> dict[str, list[Outcome]]:
     """Play every policy on every job list. Runs go on in threads: XLA works without Python's lock.
 
@@ -106,6 +114,7 @@ def simulate(
         settings: for all of them.
         report: called with the progress of a run, from several threads.
         only: positions of the lists to play; None: all.
+        jax_engine: as in `prepare_players`.
 
     Returns:
         Outcomes by policy, in the order of the lists.
@@ -120,7 +129,7 @@ def simulate(
     whole = only is None and settings.seeds_in_a_batch(len(job_lists))
     parts = [lists] if whole else [range(seed, seed + 1) for seed in (lists if only is None else only)]
     names = get_catalogue(settings.models).names
-    players = prepare_players(policies, cluster, job_lists, settings)
+    players = prepare_players(policies, cluster, job_lists, settings, jax_engine)
     stop = threading.Event()
 
     def run(name: str, part: range) -> list[Outcome]:

@@ -15,6 +15,9 @@ from jaxsched.evaluation import world_tables
 from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparison
 from jaxsched.evaluation.worlds import COMMAND, compare_worlds, write_worst
 from jaxsched.executors.executor import LocalExecutor
+from jaxsched.policies.policy import Policy
+from jaxsched.policies.registry import parse
+from jaxsched.simulation.jax_program import Program
 from jaxsched.simulation.settings import Settings
 from jaxsched.worlds.draw import PLAIN, draw_world
 from jaxsched.worlds.families import Choice
@@ -89,6 +92,18 @@ def test_other_machines_find_the_same(found):
     told = []
     other = compare_worlds("wide:1", ["pack", "greedy-wait"], num_jobs=JOBS, executor=Sent(), report=told.append)
     assert np.array_equal(other.jct_s, found.jct_s[:, :1]) and {one.policy for one in told} == set(found.policies)
+
+
+def test_worlds_of_different_sizes_share_a_jax_program_and_are_played_as_alone(monkeypatch):
+    mine, compiled = Policy("mine", parse("pack").function), []
+    monkeypatch.setattr(
+        Program, "_function", lambda self, config, make=Program._function: compiled.append(config) or make(self, config)
+    )
+    both = compare_worlds("any:2", [mine, "pack"], num_jobs=30)
+    assert both.worlds[0].schedulers == both.worlds[1].schedulers
+    assert len({world.build().group_gpus.shape for world in both.worlds}) == 2 and len(compiled) == 1
+    own, loop = (both.jct_s[both.policies.index(name)] for name in ("mine", "pack"))
+    assert own == pytest.approx(loop, rel=1e-6)
 
 
 def test_the_worst_worlds_are_played_again_to_the_bit(tmp_path, monkeypatch, capsys):
