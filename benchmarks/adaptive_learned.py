@@ -12,7 +12,7 @@ known ones seconds left at a fair share of the GPUs, to the power -k; their k ar
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,33 +37,37 @@ from jaxsched.machine import compute_on_one_thread, enable_cache
 EXPONENTS = (0.125, 0.25, 0.5, 0.75, 1.0)
 STRATEGY = Strategy(pairs=8, sigma=0.15, step=0.03, momentum=0.9, squares=0.99)
 LISTS = 2  # of a generation
+LEAST_WINDOW = 32
 LOADS, TRACES = ("1.0", "2.0"), ("philly", "saturn", "newtrace")
 LONG = "newtrace"  # 960 jobs to a list: judged only
 UNSEEN = "0.5"  # a load that is judged only
 
 
 class World(NamedTuple):
-    """Lists of jobs, one axis before the others, and what they are called."""
+    """Lists of jobs of all loads, or traces, one axis before the others; which rows have which name."""
 
     world: AdaptiveWorld
     jobs: AdaptiveJobs
-    name: str
+    rows: dict[str, np.ndarray]
 
-    @property
-    def half(self) -> int:
-        """Lists that are learned from."""
-        return self.jobs.real.shape[0] // 2
+    def first(self, name: str) -> np.ndarray:
+        """The lists that are learned from."""
+        return self.rows[name][: len(self.rows[name]) // 2]
+
+    def second(self, name: str) -> np.ndarray:
+        """The lists that are judged."""
+        return self.rows[name][len(self.rows[name]) // 2 :]
 
 
-def by_seconds(numbers: jax.Array, view: View) -> jax.Array:
-    """Seconds left to the power -k, or, for k < 0, seconds done to the power k."""
-    fair, k = paces(view)[1], numbers[0]
+def weights(numbers: jax.Array, view: View) -> jax.Array:
+    """Those of the network, times seconds left to the power -k, or, for k < 0, seconds done to the power k."""
+    fair, k = paces(view)[1], numbers[-1]
     seconds = jnp.where(k < 0, view.progress / fair, (view.work - view.progress) / fair)
-    return jnp.maximum(seconds, 60.0) ** -jnp.abs(k)
+    return network(numbers[:-1], view) * jnp.maximum(seconds, 60.0) ** -jnp.abs(k)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _chunk(weights: Callable, window: int, world, jobs, state, numbers):
+@functools.partial(jax.jit, static_argnums=0)
+def _chunk(window: int, world, jobs, state, numbers):
     """`rounds.CHUNK` rounds of all lists, and how many jobs a window then needs."""
 
     def one(jobs, state, numbers):
@@ -75,70 +79,78 @@ def _chunk(weights: Callable, window: int, world, jobs, state, numbers):
     return state, jnp.where((state.finish_s == jnp.inf).any(), jnp.maximum(there.max(), 1), 0)
 
 
-def mean_jcts(world: AdaptiveWorld, jobs: AdaptiveJobs, weights: Callable, numbers: np.ndarray) -> np.ndarray:
-    """Of every list, with its numbers: [lists]."""
+def mean_jcts(world: AdaptiveWorld, jobs: AdaptiveJobs, numbers: np.ndarray) -> np.ndarray:
+    """Of every list, with its numbers: [lists]. As many at once as a generation has, so that programs are the same."""
+    lists, batch = len(numbers), LISTS * 2 * STRATEGY.pairs
+    if lists > batch:
+        parts = [slice(i, i + batch) for i in range(0, lists, batch)]
+        return np.concatenate([mean_jcts(world, _rows(jobs, np.arange(lists)[i]), numbers[i]) for i in parts])
+    at = np.minimum(np.arange(batch), lists - 1)
+    jobs, numbers = _rows(jobs, at), numbers[at]
     state = jax.vmap(lambda jobs: start(jobs, world.node_gpus.shape[0]))(jobs)
     size, needed = jobs.real.shape[1], 1
     while needed:
-        window = min(max(rounds.LEAST_WINDOW, 1 << (needed - 1).bit_length()), size)
-        state, there = _chunk(weights, window, world, jobs, state, jnp.asarray(numbers))
+        window = min(max(LEAST_WINDOW, 1 << (needed - 1).bit_length()), size)
+        state, there = _chunk(window, world, jobs, state, numbers)
         needed = int(there)
     jct_s = np.where(jobs.real, state.finish_s - np.where(jobs.real, jobs.submit_s, 0.0), 0.0)
-    return jct_s.sum(1) / np.asarray(jobs.real).sum(1)
+    return (jct_s.sum(1) / np.asarray(jobs.real).sum(1))[:lists]
 
 
-def mixed(where: World, rng: np.random.Generator) -> AdaptiveJobs:
+def _rows(jobs: AdaptiveJobs, rows: np.ndarray) -> AdaptiveJobs:
+    return jax.tree.map(lambda leaf: leaf[rows], jobs)
+
+
+def mixed(where: World, name: str, rng: np.random.Generator) -> AdaptiveJobs:
     """Lists whose i-th job is the i-th of one of the lists that are learned from."""
-    size = int(np.asarray(where.jobs.real).sum(1).min())
-    pick = rng.integers(0, where.half, (LISTS, size))
-    submit_s = np.asarray(where.jobs.submit_s)[pick, np.arange(size)]
-    order = np.argsort(submit_s, axis=1, kind="stable")
+    whole = where.jobs.real.shape[1]
+    size = int(np.asarray(where.jobs.real)[where.first(name)].sum(1).min())
+    pick = rng.choice(where.first(name), (LISTS, whole))
+    submit_s = np.asarray(where.jobs.submit_s)[pick, np.arange(whole)]
+    order = np.argsort(np.where(np.arange(whole) < size, submit_s, np.inf), axis=1, kind="stable")
     row = np.take_along_axis(pick, order, 1)
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[row, order]), where.jobs)
+    made = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[row, order]), where.jobs)
+    return made.replace(real=made.real & (np.arange(whole) < size))
 
 
-def learn(worlds: Sequence[World], cpu_s: float, seed: int, out: Path) -> np.ndarray:
+def learn(where: World, names: Sequence[str], cpu_s: float, seed: int, out: Path) -> np.ndarray:
     """The numbers of the network; they are written after every generation."""
     rng = np.random.default_rng(seed)
     point = np.concatenate([rng.normal(size=NUMBERS - HIDDEN) / FEATURES**0.5, np.zeros(HIDDEN)])
     search, begun = begin(point), time.process_time()
     while time.process_time() - begun < cpu_s:
-        where = worlds[search.generation % len(worlds)]
+        name = names[search.generation % len(names)]
         directions, points = candidates(search, rng, STRATEGY)
-        many = jax.tree.map(functools.partial(jnp.repeat, repeats=len(points), axis=0), mixed(where, rng))
-        costs = mean_jcts(where.world, many, network, np.tile(points, (LISTS, 1))).reshape(LISTS, -1)
+        many = jax.tree.map(functools.partial(jnp.repeat, repeats=len(points), axis=0), mixed(where, name, rng))
+        numbers = np.tile(np.pad(points, ((0, 0), (0, 1))), (LISTS, 1))
+        costs = mean_jcts(where.world, many, numbers).reshape(LISTS, -1)
         search = move(search, directions, costs, STRATEGY)
         np.save(out, search.average)
     print(f"seed {seed}: {search.generation} generations, {time.process_time() - begun:.0f} CPU s", flush=True)
     return search.average
 
 
-def ratios(where: World, weights: Callable, numbers: np.ndarray, base: np.ndarray | float = 1.0) -> np.ndarray:
-    """Mean JCTs of all lists by several weights over those of the rule without weights: [weights, lists]."""
-    lists = where.jobs.real.shape[0]
-    many = jax.tree.map(lambda leaf: jnp.concatenate([leaf] * len(numbers)), where.jobs)
-    return mean_jcts(where.world, many, weights, np.repeat(numbers, lists, axis=0)).reshape(-1, lists) / base
-
-
-def judge(where: World, learned: dict[int, np.ndarray]) -> None:
-    """Prints ratios on the second half of the lists, and on the first, by which k, or a seed, may be chosen."""
-    powers = np.array([0.0, *(-k for k in EXPONENTS), *EXPONENTS])
-    means = ratios(where, by_seconds, powers[:, None])
+def judge(where: World, name: str, learned: dict[int, np.ndarray]) -> None:
+    """Prints ratios to the rule on the second half of the lists, and on the first, by which k, or a seed, is chosen."""
+    powers = np.zeros((1 + 2 * len(EXPONENTS) + len(learned), NUMBERS + 1))
+    powers[1 : 1 + 2 * len(EXPONENTS), -1] = [*(-k for k in EXPONENTS), *EXPONENTS]
+    powers[1 + 2 * len(EXPONENTS) :, :-1] = np.stack(list(learned.values()))
+    rows, half = where.rows[name], len(where.first(name))
+    many = _rows(where.jobs, np.tile(rows, len(powers)))
+    means = mean_jcts(where.world, many, np.repeat(powers, len(rows), axis=0)).reshape(-1, len(rows))
     found = means[1:] / means[0]
-    seen = found[:, : where.half].mean(1)
-    blind, known = seen[: len(EXPONENTS)].argmin(), len(EXPONENTS) + seen[len(EXPONENTS) :].argmin()
-    rows = {f"blind {-powers[1 + blind]:g}": found[blind], f"known {powers[1 + known]:g}": found[known]}
-    if learned:
-        by_network = ratios(where, network, np.stack(list(learned.values())), means[0])
-        rows |= {f"seed {seed}": row for seed, row in zip(learned, by_network, strict=True)}
-    for name, row in rows.items():
-        held = row[where.half :]
+    seen, k = found[:, :half].mean(1), len(EXPONENTS)
+    blind, known = seen[:k].argmin(), seen[k : 2 * k].argmin()
+    table = {f"blind {EXPONENTS[blind]:g}": found[blind], f"known {EXPONENTS[known]:g}": found[k + known]}
+    table |= {f"seed {seed}": row for seed, row in zip(learned, found[2 * k :], strict=True)}
+    print(f"{name:9} the rule    {means[0, half:].mean():.1f} s", flush=True)
+    for label, row in table.items():
+        held, first = row[half:], row[:half].mean()
         error, each = 2 * held.std(ddof=1) / len(held) ** 0.5, " ".join(f"{one:.3f}" for one in held)
-        first = row[: where.half].mean()
-        print(f"{where.name:9} {name:11} {held.mean():.3f} +- {error:.3f} ({each}); first half {first:.3f}", flush=True)
+        print(f"{name:9} {label:11} {held.mean():.3f} +- {error:.3f} ({each}); first half {first:.3f}", flush=True)
 
 
-def worlds_of(base: str, data: Path) -> list[World]:
+def world_of(base: str, data: Path) -> World:
     """The workloads: of Pollux by load, of Sia by trace."""
     if base == "pollux":
         apps, nodes, rules = read_applications(data / "profiles"), PUBLISHED_NODES, Rules()
@@ -150,20 +162,20 @@ def worlds_of(base: str, data: Path) -> list[World]:
         names = set().union(*(applications_in(path) for folder in folders.values() for path in workload_files(folder)))
         apps = read_applications(data / "profiles", tuple(kind.kind for kind in nodes), limits, names)
     policy = POLICIES["pollux" if base == "pollux" else "sia-greedy"]
-    found = []
-    for name, folder in folders.items():
-        lists = [read_workload(path, apps) for path in workload_files(folder)]
-        found.append(World(*build(policy, apps, lists, nodes, rules), name))
-    return found
+    lists = {name: [read_workload(path, apps) for path in workload_files(path)] for name, path in folders.items()}
+    world, jobs = build(policy, apps, [jobs for of_name in lists.values() for jobs in of_name], nodes, rules)
+    ends = np.cumsum([len(of_name) for of_name in lists.values()])
+    return World(world, jobs, {name: np.arange(end - len(of), end) for (name, of), end in zip(lists.items(), ends)})
 
 
 def main(base: str, data: Path, cpu_s: float, seeds: list[int]) -> None:
     with jax.enable_x64(True):
-        worlds = worlds_of(base, data)
-        seen = [where for where in worlds if where.name not in (UNSEEN, LONG)]
-        learned = {seed: learn(seen, cpu_s, seed, Path(f"adaptive-learned-{base}-{seed}.npy")) for seed in seeds}
-        for where in worlds:
-            judge(where, learned)
+        where = world_of(base, data)
+        names = [name for name in where.rows if name not in (UNSEEN, LONG)]
+        outs = {seed: Path(f"adaptive-learned-{base}-{seed}.npy") for seed in seeds}
+        learned = {seed: learn(where, names, cpu_s, seed, out) for seed, out in outs.items()}
+        for name in where.rows:
+            judge(where, name, learned)
 
 
 if __name__ == "__main__":

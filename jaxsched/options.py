@@ -13,7 +13,7 @@ from os import PathLike
 from typing import Any, NamedTuple, Self
 
 from jaxsched.errors import UserError
-from jaxsched.semantics import KNOWLEDGE, MOST_FORWARDS, RUNTIMES
+from jaxsched.semantics import HISTORY, KNOWLEDGE, MOST_FORWARDS, RUNTIMES
 
 AUTO, JAX, COMPILED = ENGINES = ("auto", "jax", "compiled")
 CPU, ACCELERATOR = PATHS = ("cpu", "accelerator")
@@ -301,6 +301,13 @@ class World(Options):
     def stops(self) -> bool:
         """Jobs may start more than once."""
         return self.preemption or self.fails
+
+    @property
+    def only_seen(self) -> bool:
+        """Jobs with profiles know only the step times that they have seen. UserError: they cannot know so little."""
+        if self.knows not in (RUNTIMES, HISTORY):
+            raise UserError(f"--knows {self.knows}: with --profiles jobs know {RUNTIMES} or {HISTORY}; say one")
+        return self.knows == HISTORY
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,10 +2,12 @@
 
 import dataclasses
 import typing
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
 import numpy as np
+from jax import lax
 from jax.typing import DTypeLike
 from numpy.typing import ArrayLike
 
@@ -40,3 +42,25 @@ class Pytree:
 def on_device(values: ArrayLike, dtype: DTypeLike) -> jax.Array:
     """Values of the host as an array. `jnp.asarray` does the same by a program that it compiles for every shape."""
     return values.astype(dtype) if isinstance(values, jax.Array) else jax.device_put(np.asarray(values, dtype))
+
+
+def call_on_host(function: Callable[..., np.ndarray], made: jax.ShapeDtypeStruct, *arrays: jax.Array) -> jax.Array:
+    """What a function of NumPy arrays returns, in the middle of a program; under vmap one call after another.
+
+    64-bit floats travel as their bits. JAX may call from a thread for which they are off, and would round them.
+    """
+    wide = [array.dtype == np.float64 for array in arrays]
+    sent = [lax.bitcast_convert_type(array, np.uint32) if is_wide else array for array, is_wide in zip(arrays, wide)]
+    back = made.dtype == np.float64
+    form = jax.ShapeDtypeStruct((*made.shape, 2), np.uint32) if back else made
+
+    def on_host(*received: jax.Array) -> np.ndarray:
+        values = [
+            np.ascontiguousarray(value).view(np.float64)[..., 0] if is_wide else np.asarray(value)
+            for value, is_wide in zip(received, wide)
+        ]
+        found = np.ascontiguousarray(function(*values), made.dtype)
+        return found.view(np.uint32).reshape(form.shape) if back else found
+
+    given = jax.pure_callback(on_host, form, *sent, vmap_method="sequential")
+    return lax.bitcast_convert_type(given, np.float64) if back else given

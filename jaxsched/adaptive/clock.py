@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float64, Int
 
+from jaxsched.adaptive.knowing import speed_of
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
 from jaxsched.adaptive.tables import LISTED_NODES, code_weights
 
@@ -20,7 +21,7 @@ def advance(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
     def one_epoch(carry: tuple) -> tuple:
         left_s, at_s, progress, epoch, finish_s = carry
         row = jnp.minimum(epoch, tables.epochs[jobs.plan] - 1)
-        speed = tables.speed[jobs.plan, state.kind, state.shape, row] * kept
+        speed = speed_of(world, jobs, state, row) * kept
         end = tables.ends[jobs.plan, row]
         on = left_s > 0
         ends = on & (progress + speed * left_s >= end)

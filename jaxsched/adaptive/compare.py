@@ -22,7 +22,7 @@ from jaxsched.policies.registry import load_from_file
 NO_INTERFERENCE = "none"
 # Options of `simulate` and `evaluate` that mean something where jobs have profiles.
 MEANT = ("cluster", "schedulers", "gpu_speeds", "workload", "profiles", "policy", "policies")
-MEANT_IN_TIME = ("interference", "interval_s", "failures", "failure_seed", "outages")
+MEANT_IN_TIME = ("interference", "interval_s", "failures", "failure_seed", "outages", "knows")
 MEANT_FOR_OUTPUT = ("jobs_out", "json", "device")
 
 
@@ -67,7 +67,9 @@ def play_files(command: Any, profiles: Path, policies: Sequence[str]) -> list[Pl
     kinds, names = tuple(kind.kind for kind in nodes), applications_in(command.workload)
     apps = read_applications(profiles, kinds, names=names)
     jobs = read_workload(command.workload, apps)
-    rules = Rules(period_s=command.interval_s, outages=outages_of(command, inventory))
+    rules = Rules(
+        period_s=command.interval_s, outages=outages_of(command, inventory), fits=command.settings().only_seen
+    )
     return [Played(policy.name, simulate(policy, apps, [jobs], nodes, rules)[0]) for policy in found]
 
 

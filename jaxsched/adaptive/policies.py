@@ -114,7 +114,7 @@ POLICIES = {
         AllocationPolicy("equal", equal),
         AllocationPolicy("afs", afs),
         AllocationPolicy("marginal", marginal, whole_nodes),
-        AllocationPolicy("pollux", pollux, whole_nodes),
+        AllocationPolicy("pollux", pollux, whole_nodes, from_goodput=True),
         AllocationPolicy("sia", sia, whole_nodes),
         AllocationPolicy("sia-greedy", sia_greedy, whole_nodes),
     )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxsched.adaptive.clock import advance, change_nodes, shape_of
+from jaxsched.adaptive.knowing import learn
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State, start
 from jaxsched.adaptive.view import Allocation, AllocationPolicy, view_of
 from jaxsched.errors import UserError
@@ -17,7 +18,7 @@ LEAST_WINDOW = 16
 
 def one_round(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
     """A period passes, then the policy decides."""
-    world, state = change_nodes(world, jobs, advance(world, jobs, state))
+    world, state = change_nodes(world, jobs, learn(world, jobs, state, advance(world, jobs, state)))
     view = view_of(world, jobs, state)
     decided = policy.allocate(view)
     decided = decided if isinstance(decided, Allocation) else Allocation(gpus=decided)
@@ -58,7 +59,7 @@ def play(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs, mos
     A round is computed for a *window* of jobs only, those in the system: few of a list are there at once. A window
     holds for `CHUNK` rounds. Its size is a power of two, for which there is a compiled program.
     """
-    state = jax.vmap(lambda jobs: start(jobs, world.node_gpus.shape[0]))(jobs)
+    state = jax.vmap(lambda jobs: start(jobs, world.node_gpus.shape[0], fits=world.fits))(jobs)
     size, needed = jobs.real.shape[1], 1
     while needed:
         window = min(max(LEAST_WINDOW, 1 << (needed - 1).bit_length()), size)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float64, Int
 from jaxsched.adaptive.choosing import by_gain
 from jaxsched.adaptive.tables import widths
 from jaxsched.adaptive.view import Allocation, View
+from jaxsched.pytree import call_on_host
 
 FAIRNESS = -0.5  # the exponent of speedups
 WITHOUT_GPUS = 1.1  # what a job without GPUs costs; with the fewest it costs 1
@@ -62,9 +63,9 @@ def sia(view: View) -> Allocation:
     made = jax.ShapeDtypeStruct(view.gpus.shape, jnp.int32)
 
     def on_host(value: np.ndarray, total: np.ndarray) -> np.ndarray:
-        return solve(np.asarray(value), gpus, kind, np.asarray(total))
+        return solve(value, gpus, kind, total)
 
-    return _allocation(view, jax.pure_callback(on_host, made, values(view), view.total, vmap_method="sequential"))
+    return _allocation(view, call_on_host(on_host, made, values(view), view.total))
 
 
 def sia_greedy(view: View) -> Allocation:

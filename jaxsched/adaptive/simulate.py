@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
+from jaxsched.adaptive.knowing import make_own
 from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.profiles import Application
 from jaxsched.adaptive.rounds import play
@@ -18,6 +19,7 @@ from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import RESTART_S, Job, plan_of, to_arrays
 from jaxsched.cluster.outages import Outages
 from jaxsched.errors import UserError
+from jaxsched.semantics import HISTORY
 
 MOST_ROUNDS = 20000
 NO_OUTAGES = Outages(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
@@ -41,12 +43,14 @@ class Rules:
         restart_s: seconds that a job loses when its GPUs change, by application or for all.
         interference: share of its goodput that a job on several nodes loses while it shares a node with another one.
         outages: of nodes, by their place among all.
+        fits: jobs know only the step times that they have seen, and predict others; else all know the truth.
     """
 
     period_s: float = 60.0
     restart_s: Mapping[str, float] | float = RESTART_S
     interference: float = 0.0
     outages: Outages = NO_OUTAGES
+    fits: bool = False
 
 
 class Result(NamedTuple):
@@ -93,7 +97,9 @@ def build(
     rules: Rules,
 ) -> tuple[AdaptiveWorld, AdaptiveJobs]:
     """The world, and the lists as arrays with a leading axis."""
-    whole = policy.placing is whole_nodes
+    whole, fits = policy.placing is whole_nodes, rules.fits
+    if fits and not (policy.from_goodput and len(nodes) == 1):
+        raise UserError(f"--knows {HISTORY}: {policy.name} cannot go by what jobs predict; pollux can, on one GPU type")
     kinds = [kind.kind for kind in nodes]
     total = sum(kind.count * kind.gpus for kind in nodes)
     plans = sorted({plan_of(job, apps, policy.own_batch) for jobs in lists for job in jobs}, key=str)
@@ -103,6 +109,7 @@ def build(
     tables = make_tables(apps, plans, kinds, [kind.gpus for kind in nodes], shapes)
     world = AdaptiveWorld(
         tables=tables,
+        own=make_own(apps, plans if fits else [], kinds[0], nodes[0].gpus, most if fits else 0),
         node_gpus=jnp.asarray(np.repeat([kind.gpus for kind in nodes], [kind.count for kind in nodes]), jnp.int32),
         node_type=jnp.asarray(np.repeat(np.arange(len(nodes)), [kind.count for kind in nodes]), jnp.int32),
         period_s=jnp.asarray(float(rules.period_s)),
@@ -112,6 +119,7 @@ def build(
         out_to_s=jnp.asarray(rules.outages.to_s),
         widths=tuple(kind.gpus for kind in nodes),
         spread=not whole,
+        fits=fits,
     )
     size, numbers = max(map(len, lists)), numbers_of(tables, nodes, whole=whole)
     can = {plan: np.flatnonzero(row) for plan, row in zip(plans, numbers, strict=True)}

@@ -7,6 +7,7 @@ from jaxsched.adaptive.tables import Tables
 from jaxsched.pytree import Pytree, static
 
 NEVER = jnp.inf
+SEEN = 64  # pairs of GPUs and local batch that a job remembers
 
 
 class AdaptiveJobs(Pytree):
@@ -22,10 +23,21 @@ class AdaptiveJobs(Pytree):
     deadline_s: Float64[Array, "J"]  # inf: none
 
 
+class Own(Pytree):
+    """Every batch size of a plan, on the fewest nodes. M plans, R1 numbers of GPUs, K batch sizes, E epochs."""
+
+    local: Int[Array, "M R1 K"]
+    passes: Int[Array, "M R1 K"]  # without an update, before each update
+    step_s: Float64[Array, "M R1 K"]
+    sync_s: Float64[Array, "M R1 K"]
+    gain: Float64[Array, "M E R1 K"]  # over an update at the smallest batch; 0: not possible
+
+
 class AdaptiveWorld(Pytree):
     """Hardware and rules."""
 
     tables: Tables
+    own: Own  # of size 0 where jobs know the truth
     node_gpus: Int[Array, "N"]
     node_type: Int[Array, "N"]
     period_s: Float64[Array, ""]
@@ -35,6 +47,7 @@ class AdaptiveWorld(Pytree):
     out_to_s: Float64[Array, "O"]
     widths: tuple[int, ...] = static()  # GPUs of a node, by type
     spread: bool = static()  # placements are looked up by the GPUs on each node, not by nodes and GPUs only
+    fits: bool = static()  # jobs know only what they have seen, and fit a model to it
 
 
 class State(Pytree):
@@ -54,6 +67,8 @@ class State(Pytree):
     restarts: Int[Array, "J"]
     widest: Int[Array, "J"]  # most GPUs so far
     memory: Float64[Array, "J"]  # of the policy
+    seen: Float64[Array, "J S 4"]  # GPUs, local batch, seconds of a pass and a step, the latest first; 0 GPUs: nothing
+    fit: Float64[Array, "J 7"]  # to what was seen
 
     @property
     def gpus(self) -> Int[Array, "J"]:
@@ -61,7 +76,7 @@ class State(Pytree):
         return self.place.sum(-1, dtype=jnp.int32)
 
 
-def start(jobs: AdaptiveJobs, nodes: int) -> State:
+def start(jobs: AdaptiveJobs, nodes: int, *, fits: bool = False) -> State:
     """Nobody has GPUs, and the clock stands at 0."""
     size = jobs.real.shape[0]
     none, zero, never = jnp.zeros(size, jnp.int32), jnp.zeros(size), jnp.full(size, NEVER)
@@ -80,4 +95,6 @@ def start(jobs: AdaptiveJobs, nodes: int) -> State:
         restarts=none,
         widest=none,
         memory=never,
+        seen=jnp.zeros((size, SEEN if fits else 0, 4)),
+        fit=jnp.zeros((size, 7 if fits else 0)),
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float64, Int
 
+from jaxsched.adaptive.knowing import predicted
 from jaxsched.adaptive.placing import Placing, most_free
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
 from jaxsched.pytree import Pytree, static
@@ -34,7 +35,7 @@ class View(Pytree):
     memory: Float64[Array, "J"]  # what the policy remembered; inf at first
     update_s: Float64[Array, "J T R1"]  # seconds of an update, likewise; inf: not possible
     iterations: Float64[Array, "J"]  # updates from the end of this epoch on, at least 1
-    of_plans: Float64[Array, "M E T R1"]  # goodput by plan and epoch
+    of_plans: Float64[Array, "M E T R1"]  # goodput by plan and epoch; where jobs predict it, each is a plan
     plan: Int[Array, "J"]
     epoch: Int[Array, "J"]
     widths: tuple[int, ...] = static()  # GPUs of a node, by type
@@ -68,6 +69,7 @@ class AllocationPolicy:
         placing: `most_free` places anything; `whole_nodes` takes powers of two and whole nodes only.
         own_batch: jobs choose their batch sizes; else they have what their users would have tuned.
         tuned_gpus: it gives every job the GPUs that its user would have tuned, or none.
+        from_goodput: it goes by goodput on one GPU type, which may as well be what jobs predict.
     """
 
     name: str
@@ -75,12 +77,17 @@ class AllocationPolicy:
     placing: Placing = most_free
     own_batch: bool = True
     tuned_gpus: bool = False
+    from_goodput: bool = False
 
 
 def view_of(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> View:
     """What policies see."""
     tables, plan = world.tables, jobs.plan
     row = jnp.minimum(state.epoch, tables.epochs[plan] - 1)
+    of_plans, of_plan, of_epoch = tables.goodput, plan, row
+    if world.fits:  # every job has predictions of its own
+        of_plans = predicted(world, jobs, state, row)[:, None, None]
+        of_plan, of_epoch = jnp.arange(row.shape[0], dtype=jnp.int32), jnp.zeros_like(row)
     return View(
         now_s=state.now_s,
         total=jnp.zeros(len(world.widths), jnp.int32).at[world.node_type].add(world.node_gpus),
@@ -100,9 +107,9 @@ def view_of(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> View:
         work=tables.ends[plan, tables.epochs[plan] - 1],
         waiting_s=state.waiting_s,
         memory=state.memory,
-        of_plans=tables.goodput,
-        plan=plan,
-        epoch=row,
+        of_plans=of_plans,
+        plan=of_plan,
+        epoch=of_epoch,
         update_s=tables.update_s[plan],
         iterations=tables.iterations[plan, row],
         widths=world.widths,

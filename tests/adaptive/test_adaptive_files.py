@@ -1,11 +1,16 @@
 """Mistakes in profiles, workloads and options are one line each; a policy of a file is played."""
 
+import ast
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import jaxsched
 from jaxsched.adaptive.compare import outages_of
 from jaxsched.adaptive.placing import _whole, most_free, whole_nodes
 from jaxsched.adaptive.policies import POLICIES
@@ -156,6 +161,11 @@ def test_no_job_beyond_its_range_and_shares_of_policies_of_files(folder, tmp_pat
     [
         ([], "--interference default: jobs with profiles do not contend"),
         (["--interference", "none", "--load", "0.5"], "--load: has no effect with --profiles"),
+        (
+            ["--interference", "none", "--knows", "nothing"],
+            "--knows nothing: with --profiles jobs know",
+        ),
+        (["--interference", "none", "--knows", "history"], "--knows history: equal cannot go by what jobs predict"),
         (["--interference", "none", "--policy", "pack"], "'pack' is no policy for jobs with profiles; give tiresias"),
     ],
 )
@@ -243,3 +253,16 @@ def test_widths():
     for node in (1, 4, 6, 8):
         numbers = jnp.arange(1, 400)
         assert numbers[_whole(numbers, jnp.full(399, node))].tolist() == widths(node, 399)
+
+
+def test_rigid_runs_do_without_this_package():
+    """No other package imports it but in functions, and a run of rigid jobs calls none of those."""
+    package = Path(jaxsched.__file__).parent
+    for path in package.rglob("*.py"):
+        if package / "adaptive" not in path.parents:
+            names = [ast.unparse(node) for node in ast.parse(path.read_bytes()).body if "Import" in type(node).__name__]
+            assert not any("jaxsched.adaptive" in name for name in names), path
+    code = "import sys; from jaxsched.cli.main import main; main(['simulate', '--policy', 'pack', '--num-jobs', '20'])"
+    code += "; assert not [name for name in sys.modules if name.startswith('jaxsched.adaptive')]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -231,7 +231,10 @@ class World:
             slowed = self.slowed(jobs)
             for job in jobs:
                 if job.finish == NEVER:
+                    waits = job.restart >= self.period
                     job.run(now, self.period, slowed[job.name])
+                    if job.place and job.finish == NEVER and not waits:
+                        self.saw(job)
                     if job.finish < NEVER:
                         job.place = {}
             now += self.period
@@ -255,6 +258,9 @@ class World:
                         job.widest = max(job.widest, job.gpus)
                 job.choose()
         return {job.name: job.finish - job.submit for job in jobs}
+
+    def saw(self, job):
+        """What a job does with the step time that it has seen: nothing, if it knows all of them."""
 
     def numbers(self, job, place):
         """GPUs that a job may have."""

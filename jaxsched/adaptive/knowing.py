@@ -1,0 +1,103 @@
+"""What jobs know of their step times: the truth, or what they have seen and a model fitted to it.
+
+See docs/semantics.md, section 13. Who knows the truth looks up the best goodput in `Tables`; nothing here is traced.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float64, Int
+
+from jaxsched.adaptive.fitting import fit_to, predict
+from jaxsched.adaptive.profiles import Application
+from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, Own, State
+from jaxsched.adaptive.tables import CANDIDATES, Plan, candidates, fewest_nodes, gains
+from jaxsched.pytree import call_on_host, on_device
+
+
+def make_own(apps: Mapping[str, Application], plans: Sequence[Plan], kind: str, width: int, most: int) -> Own:
+    """Every batch size of every plan, on the fewest nodes of one GPU type. `most` GPUs of a job."""
+    size, longest = (len(plans), most + 1, CANDIDATES), max((apps[p.application].epochs for p in plans), default=0)
+    local, passes = np.ones(size, np.int32), np.zeros(size, np.int32)
+    step_s, sync_s, gain = np.zeros(size), np.zeros(size), np.zeros((len(plans), longest, most + 1, CANDIDATES))
+    for m, plan in enumerate(plans):
+        app = apps[plan.application]
+        for gpus in range(1, min(most, app.most_gpus(plan.batch)) + 1):
+            b, a = candidates(app, kind, plan.batch, gpus)
+            step, sync = app.step_times[kind].at(fewest_nodes(gpus, width), b) * app.limits.slower
+            there = np.isfinite(step)
+            local[m, gpus, : len(b)], passes[m, gpus, : len(b)] = b, a
+            step_s[m, gpus, : len(b)], sync_s[m, gpus, : len(b)] = np.nan_to_num(step), np.nan_to_num(sync)
+            of_epochs = np.where(there[:, None], gains(app, (gpus * b * (a + 1)).astype(float)), 0.0)
+            gain[m, : app.epochs, gpus, : len(b)] = of_epochs.T
+    arrays = {"local": local, "passes": passes, "step_s": step_s, "sync_s": sync_s, "gain": gain}
+    return Own(**{name: on_device(array, array.dtype.type) for name, array in arrays.items()})
+
+
+def speed_of(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State, row: Int[Array, "J"]) -> Float64[Array, "J"]:
+    """True goodput of what jobs run with, in the epochs `row`."""
+    if not world.fits:
+        return world.tables.speed[jobs.plan, state.kind, state.shape, row]
+    own, gpus, plan = world.own, state.gpus, jobs.plan
+    at = plan, gpus, _chosen(world, jobs, state, row)
+    update_s = own.step_s[at] + own.passes[at] * (own.step_s[at] - own.sync_s[at])
+    return jnp.where(update_s > 0, own.gain[plan, row, gpus, at[2]] / update_s, 0.0)
+
+
+def learn(world: AdaptiveWorld, jobs: AdaptiveJobs, before: State, state: State) -> State:
+    """At the end of a round: who has run has seen its pass and its step, and who has seen something new fits anew."""
+    if not world.fits:
+        return state
+    gpus, plan = state.gpus, jobs.plan
+    ran = (gpus > 0) & (before.waiting_s < world.period_s)
+    row = jnp.minimum(state.epoch, world.tables.epochs[plan] - 1)
+    at = plan, gpus, _chosen(world, jobs, state, row)
+    step_s = world.own.step_s[at]
+    new = jnp.stack([gpus * 1.0, world.own.local[at] * 1.0, step_s - world.own.sync_s[at], step_s], axis=-1)
+    new_to_it = ran & ~(state.seen[..., :2] == new[:, None, :2]).all(-1).any(-1)
+    seen = jnp.where(new_to_it[:, None, None], jnp.concatenate([new[:, None], state.seen[:, :-1]], axis=1), state.seen)
+    made = jax.ShapeDtypeStruct(state.fit.shape, state.fit.dtype)
+    width = world.widths[0]
+
+    def on_host(seen: np.ndarray, changed: np.ndarray, fit: np.ndarray) -> np.ndarray:
+        found = fit.copy()
+        for job in np.flatnonzero(changed):
+            found[job] = fit_to(seen[job][seen[job, :, 0] > 0], width)
+        return found
+
+    return state.replace(seen=seen, fit=call_on_host(on_host, made, seen, new_to_it, state.fit))
+
+
+def predicted(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State, row: Int[Array, "J"]) -> Float64[Array, "J R1"]:
+    """Goodput by GPUs as jobs predict it, on the fewest nodes; 0: not possible. Before it has run, the GPUs."""
+    gpus = jnp.arange(world.own.local.shape[1])
+    guess = _goodputs(world, jobs.plan[:, None], gpus, row[:, None], state.fit[:, None]).max(-1)
+    known = _has_run(state)[:, None]
+    possible = world.own.gain[jobs.plan, row].max(-1) > 0
+    return jnp.where(possible, jnp.where(known, guess, gpus * 1.0), 0.0)
+
+
+def _chosen(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State, row: Int[Array, "J"]) -> Int[Array, "J"]:
+    """The batch size of the largest predicted goodput; before a job has run, the smallest one."""
+    guess = _goodputs(world, jobs.plan, state.gpus, row, state.fit)
+    return jnp.where(_has_run(state), jnp.argmax(guess, axis=-1), 0)
+
+
+def _goodputs(
+    world: AdaptiveWorld,
+    plan: Int[Array, "..."],
+    gpus: Int[Array, "..."],
+    row: Int[Array, "..."],
+    fit: Float64[Array, "... 7"],
+) -> Float64[Array, "... K"]:
+    local, passes = world.own.local[plan, gpus], world.own.passes[plan, gpus]
+    nodes = -(-gpus // world.widths[0])
+    pass_s, step_s = predict(fit[..., None, :], nodes[..., None], gpus[..., None], local)
+    update_s = jnp.where(step_s > 0, step_s + passes * pass_s, 1.0)
+    return world.own.gain[plan, row, gpus] / update_s
+
+
+def _has_run(state: State) -> Bool[Array, "J"]:
+    return state.seen[:, 0, 0] > 0
