@@ -1,22 +1,22 @@
 """Policies on a workload, from the files of a command: who is played, what is refused, tables and lines of jobs."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxsched.adaptive.policies import POLICIES
-from jaxsched.adaptive.profiles import read_applications
+from jaxsched.adaptive.profiles import Application, read_applications
 from jaxsched.adaptive.simulate import MOST_ROUNDS, NO_OUTAGES, Nodes, Result, Rules, simulate
 from jaxsched.adaptive.view import AllocationPolicy
-from jaxsched.adaptive.workload import applications_in, read_workload
+from jaxsched.adaptive.workload import Job, applications_in, read_workload
 from jaxsched.cluster.inventory import Inventory
 from jaxsched.cluster.outages import Outages, draw_outages, parse_rates, read_outages
 from jaxsched.cluster.presets import get_inventory
+from jaxsched.cluster.servers import partition_rows
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
 from jaxsched.policies.registry import load_from_file
 
 NO_INTERFERENCE = "none"
@@ -62,15 +62,60 @@ def play_files(command: Any, profiles: Path, policies: Sequence[str]) -> list[Pl
     _check_options(command)
     found = [find_policy(name) for name in policies]
     inventory = get_inventory(command.cluster, command.gpu_speeds)
-    _check_one_scheduler(inventory, command)
-    nodes = nodes_of(inventory, command.cluster)
-    kinds, names = tuple(kind.kind for kind in nodes), applications_in(command.workload)
+    kinds, names = tuple(kind.kind for kind in nodes_of(inventory, command.cluster)), applications_in(command.workload)
     apps = read_applications(profiles, kinds, names=names)
     jobs = read_workload(command.workload, apps)
-    rules = Rules(
-        period_s=command.interval_s, outages=outages_of(command, inventory), fits=command.settings().only_seen
-    )
-    return [Played(policy.name, simulate(policy, apps, [jobs], nodes, rules)[0]) for policy in found]
+    rules = Rules(period_s=command.interval_s, fits=command.settings().only_seen)
+    parts = parts_of(command, inventory)
+    return [Played(policy.name, play_parts(policy, apps, jobs, parts, rules)) for policy in found]
+
+
+class Part(NamedTuple):
+    """What a scheduler has: nodes, of which some go out."""
+
+    nodes: tuple[Nodes, ...]
+    outages: Outages
+
+
+def parts_of(command: Any, inventory: Inventory) -> list[Part]:
+    """The parts of a command's schedulers. UserError if they cannot be had."""
+    if inventory.partitions:
+        inventory.build(command.schedulers)  # refuses another number of schedulers
+        rows = [np.asarray(part) for part in inventory.partitions.values()]
+    else:
+        count = inventory.schedulers if command.schedulers is None else command.schedulers
+        rows = [block[block >= 0] for block in partition_rows(len(inventory.servers), count)]
+    typed, outages = len({server.gpu_type for server in inventory.servers}) > 1, outages_of(command, inventory)
+    found = []
+    for part in rows:
+        servers = [inventory.servers[row] for row in part]
+        types = [server.gpu_type for server in servers]
+        order = np.argsort([list(dict.fromkeys(types)).index(kind) for kind in types], kind="stable")
+        place = np.full(len(inventory.servers), -1)
+        place[part[order]] = np.arange(len(part))
+        of_part = np.isin(outages.server, part)
+        mine = Outages(place[outages.server[of_part]], outages.from_s[of_part], outages.to_s[of_part])
+        here = dataclasses.replace(inventory, servers=tuple(servers), partitions={})
+        found.append(Part(nodes_of(here, command.cluster, typed=typed), mine))
+    return found
+
+
+def play_parts(
+    policy: AllocationPolicy,
+    apps: Mapping[str, Application],
+    jobs: Sequence[Job],
+    parts: Sequence[Part],
+    rules: Rules,
+) -> Result:
+    """Every scheduler plays its jobs, round robin in the order of submission, on its nodes; see docs/semantics.md."""
+    whole = np.zeros((4, len(jobs)))
+    for p, part in enumerate(parts):
+        mine = jobs[p :: len(parts)]
+        if mine:
+            (result,) = simulate(policy, apps, [mine], part.nodes, dataclasses.replace(rules, outages=part.outages))
+            whole[:, p :: len(parts)] = result.start_s, result.finish_s, result.gpu_s, result.restarts
+    start_s, finish_s, gpu_s, restarts = whole
+    return Result(jobs, start_s, finish_s, gpu_s, restarts.astype(int))
 
 
 def find_policy(name: str) -> AllocationPolicy:
@@ -82,8 +127,8 @@ def find_policy(name: str) -> AllocationPolicy:
     return AllocationPolicy(name, load_from_file(name))
 
 
-def nodes_of(inventory: Inventory, where: str) -> tuple[Nodes, ...]:
-    """Nodes by GPU type; of one type alone, whose profiles may have no type in their names, it is "".
+def nodes_of(inventory: Inventory, where: str, *, typed: bool = False) -> tuple[Nodes, ...]:
+    """Nodes by GPU type; of one type alone, whose profiles may have no type in their names, it is "" unless `typed`.
 
     UserError if nodes of one type have different numbers of GPUs.
     """
@@ -95,23 +140,19 @@ def nodes_of(inventory: Inventory, where: str) -> tuple[Nodes, ...]:
             raise UserError(
                 f"{where}: servers with {kind} have {min(gpus)} to {max(gpus)} GPUs, should all have the same"
             )
-    single = len(sizes) == 1
+    single = len(sizes) == 1 and not typed
     return tuple(Nodes(len(gpus), gpus[0], "" if single else kind) for kind, gpus in sizes.items())
 
 
 def outages_of(command: Any, inventory: Inventory) -> Outages:
-    """The outages that a command asks for, of the nodes as `nodes_of` has them: one GPU type after another."""
+    """The outages that a command asks for, of the cluster's servers in their order."""
     names = inventory.names
     if command.outages is not None:
-        found = read_outages(command.outages, names)
-    elif command.failures:
+        return read_outages(command.outages, names)
+    if command.failures:
         span_s = MOST_ROUNDS * command.interval_s
-        found = draw_outages(len(names), parse_rates(command.failures), span_s, command.failure_seed)
-    else:
-        return NO_OUTAGES
-    types = [server.gpu_type for server in inventory.servers]
-    place = np.argsort(np.argsort([list(dict.fromkeys(types)).index(kind) for kind in types], kind="stable"))
-    return dataclasses.replace(found, server=place[found.server])
+        return draw_outages(len(names), parse_rates(command.failures), span_s, command.failure_seed)
+    return NO_OUTAGES
 
 
 def as_table(played: Sequence[Played]) -> str:
@@ -132,19 +173,6 @@ def job_lines(result: Result) -> Iterator[str]:
         due = "" if np.isinf(job.deadline_s) else f"{job.deadline_s:.12g}"
         times = ",".join(f"{value:.12g}" for value in (job.submit_s, start_s, finish_s, jct_s, gpu_s / 3600))
         yield f"{job.name},{job.application},{times},{restarts},{due}\n"
-
-
-def _check_one_scheduler(inventory: Inventory, command: Any) -> None:
-    if len(inventory.partitions) > 1:
-        names = ", ".join(map(shorten, inventory.partitions))
-        raise UserError(
-            f"{command.cluster}: has partitions ({names}); jobs with profiles have one scheduler yet, of all servers"
-        )
-    count = inventory.schedulers if command.schedulers is None else command.schedulers
-    if count != 1:
-        raise UserError(
-            f"{command.cluster}: {count} schedulers; jobs with profiles have one yet, of all; say --schedulers 1"
-        )
 
 
 def _check_options(command: Any) -> None:

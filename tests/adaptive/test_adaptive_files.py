@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxsched
-from jaxsched.adaptive.compare import outages_of
+from jaxsched.adaptive.compare import parts_of
 from jaxsched.adaptive.placing import _whole, most_free, whole_nodes
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
@@ -22,7 +22,9 @@ from jaxsched.adaptive.workload import read_workload
 from jaxsched.cli.main import main
 from jaxsched.cluster.presets import get_inventory
 from jaxsched.errors import UserError
-from tests.adaptive.files import NODES, PER_NODE, write_profiles, write_workload
+from tests.adaptive.files import APPS, NODES, PER_NODE, write_profiles, write_workload
+from tests.oracle import adaptive as oracle
+from tests.oracle import allocation
 
 HEADER = "name,time,application,num_replicas,batch_size"
 MORE = f"{HEADER},min_replicas,max_replicas,deadline"
@@ -179,12 +181,10 @@ def test_mistakes_of_a_command(more, said, folder, capsys):
 @pytest.mark.parametrize(
     ("cluster", "more", "said"),
     [
-        ("servers: [{count: 4, groups: [4]}]\nschedulers: 2\n", [], "2 schedulers; jobs with profiles have one yet"),
-        ("servers: [{count: 4, groups: [4]}]\n", ["--schedulers", "2"], "2 schedulers; jobs with profiles have one"),
         (
             "servers: [{count: 2, groups: [4]}, {count: 2, groups: [4]}]\npartitions: {a: 2, b: 2}\n",
             ["--schedulers", "1"],
-            "has partitions (a, b); jobs with profiles have one scheduler",
+            "schedulers is 1, but the cluster's partitions have names (a, b)",
         ),
         (
             "servers: [{count: 2, groups: [4], gpu_type: T4}, {count: 2, groups: [4], gpu_type: V100}]\n",
@@ -242,9 +242,33 @@ def test_outages_are_those_of_the_named_server(tmp_path):
     (tmp_path / "cluster.yaml").write_text(f"servers: [{servers}]\nschedulers: 1\n")
     (tmp_path / "out.csv").write_text("server,from_s,to_s\nserver1,1,2\nserver2,3,4\n")
     inventory = get_inventory(str(tmp_path / "cluster.yaml"), None)
-    command = SimpleNamespace(outages=str(tmp_path / "out.csv"), failures=None)
-    found = outages_of(command, inventory)
-    assert found.server.tolist() == [2, 1] and found.from_s.tolist() == [1, 3]
+    command = SimpleNamespace(outages=str(tmp_path / "out.csv"), failures=None, schedulers=None, cluster="c.yaml")
+    (part,) = parts_of(command, inventory)
+    assert part.outages.server.tolist() == [2, 1] and part.outages.from_s.tolist() == [1, 3]
+    command.schedulers = 2
+    first, second = parts_of(command, inventory)
+    assert [kind.kind for kind in (*first.nodes, *second.nodes)] == ["T4", "V100", "T4"]
+    assert (first.outages.server.tolist(), second.outages.server.tolist()) == ([1], [0])
+
+
+def test_two_schedulers_are_two_worlds(folder, tmp_path):
+    """Each has half of the nodes, one of which goes out, and every other job: all ends are the oracle's."""
+    (tmp_path / "out.csv").write_text("server,from_s,to_s\nserver3,200,500\n")
+    main(
+        ["simulate", "--profiles", str(folder / "profiles"), "--cluster", str(folder / "cluster.yaml")]
+        + ["--policy", "equal", "--workload", str(folder / "workload.csv"), "--interference", "none"]
+        + ["--schedulers", "2", "--outages", str(tmp_path / "out.csv"), "--jobs-out", str(tmp_path / "jobs.csv")]
+    )
+    ends = dict(line.split(",")[:6:5] for line in (tmp_path / "jobs.csv").read_text().splitlines()[1:])
+    known = {name: oracle.Application(folder / "profiles" / name) for name in APPS}
+    jobs = read_workload(folder / "workload.csv", read_applications(folder / "profiles"))
+    for part, outages in ((0, []), (1, [(NODES // 2 - 1, 200.0, 500.0)])):
+        mine = [
+            oracle.Job(job.name, job.submit_s, known[job.application], job.gpus, None, least=job.least, high=job.most)
+            for job in jobs[part::2]
+        ]
+        expected = oracle.World(NODES // 2, PER_NODE, outages=outages).play(mine, allocation.equal, oracle.most_free)
+        assert {job.name: float(ends[job.name]) for job in mine} == expected
 
 
 def test_widths():
