@@ -8,8 +8,8 @@ stride` further in the line, or `(size - shift) stride` back where its communica
 from collections.abc import Sequence
 
 import jax.numpy as jnp
-from jax import Array, lax
-from jaxtyping import Float32, Int, Int32
+from jax import Array
+from jaxtyping import Float32, Int32
 
 from jaxsched.cluster.hardware import Cluster, in_domain
 from jaxsched.dynamics.all_reduce import Interval, Summed, sum_bytes
@@ -25,7 +25,7 @@ def _tail(end: Int32[Array, "*i"], span: Int32[Array, ""], head: Int32[Array, ""
 
 
 def count_sends(
-    stride: Int32[Array, ""], size: Int32[Array, ""], shift: Int[Array, ""] | int, source: Interval, target: Interval
+    stride: Int32[Array, ""], size: Int32[Array, ""], shift: int, source: Interval, target: Interval
 ) -> tuple[Int32[Array, "*i"], Int32[Array, "*i"]]:
     """Ranks of `source` whose `shift`-th successor is in `target`: further in the line, and back.
 
@@ -41,16 +41,34 @@ def count_sends(
     return on, _tail(last, span, head) - _tail(first, span, head)
 
 
+def count_pairs(
+    stride: Int32[Array, ""] | int, size: Int32[Array, ""] | int, source: Interval, target: Interval
+) -> Int32[Array, "*i"]:
+    """Pairs of a rank of `source` and another one of `target` that are in the same communicator."""
+    stride, size = jnp.maximum(stride, 1), jnp.maximum(size, 1)
+    span = stride * size
+
+    def below(x: Int32[Array, "*i"], y: Int32[Array, "*i"]) -> Int32[Array, "*i"]:
+        """Pairs of ranks below `x` and below `y`: of whole spans, and of the one in which the lesser lies.
+
+        There a communicator has `a` ranks below, and one more if it is among the first `b` of the span.
+        """
+        whole = jnp.minimum(x, y) // span
+        (a, b), (c, d) = (jnp.divmod(jnp.minimum(end - whole * span, span), stride) for end in (x, y))
+        in_last = stride * a * c + a * d + b * c + jnp.minimum(b, d)
+        return whole * span * size + in_last - jnp.minimum(x, y)
+
+    (first, end), (begin, last) = source, target
+    return below(end, last) - below(first, last) - below(end, begin) + below(first, begin)
+
+
 def count_all(plan: PatternTable, source: Interval, target: Interval) -> Int32[Array, "patterns *i"]:
     """How many ranks of one interval send to one of another, by the patterns of a model; pairs, where all exchange."""
     of = lambda kind: (plan.stride[kind], plan.size[kind])
     rings = [sum(count_sends(*of(kind), 1, source, target)) for kind in (TENSOR, GRADIENTS, EXPERT_GRADIENTS)]
     stages = count_sends(*of(NEIGHBOURS), 1, source, target)[0] + count_sends(*of(NEIGHBOURS), 1, target, source)[0]
 
-    def exchange(shift: Int32[Array, ""], pairs: Int32[Array, "*i"]) -> Int32[Array, "*i"]:
-        return pairs + sum(count_sends(*of(EXCHANGE), shift, source, target))
-
-    pairs = lax.fori_loop(1, plan.size[EXCHANGE], exchange, jnp.zeros_like(stages))
+    pairs = count_pairs(*of(EXCHANGE), source, target)
     return jnp.stack([*rings, stages, pairs])
 
 

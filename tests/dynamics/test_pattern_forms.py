@@ -18,7 +18,7 @@ from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topologies.measures import bisection_bytes_s, link_ends
 from jaxsched.cluster.topologies.torus import torus2d
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.dynamics.patterns import plan_bytes
+from jaxsched.dynamics.patterns import count_pairs, plan_bytes
 from jaxsched.dynamics.traffic import placement_bytes
 from jaxsched.workload.patterns import Patterns, make_table
 from tests.support.plans import patterns
@@ -116,3 +116,14 @@ def test_one_rank_in_a_server_sums_up_nothing_there():
         flat = patterns(data=4, nbytes=(0, 2 * 3 / 4 * 160, 0, 0, 0))
         found = sent(cluster, make_table([patterns(data=4, summed=(160, 0))]), gpus)
         np.testing.assert_array_equal(found, sent(cluster, make_table([flat]), gpus), name)
+
+
+def test_pairs_that_exchange_are_those_counted_one_by_one():
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        stride, size, blocks = (int(rng.integers(1, most)) for most in (6, 7, 5))
+        ends = [sorted(rng.integers(0, stride * size * blocks + 1, 2).tolist()) for _ in range(2)]
+        group = lambda rank: (rank // (stride * size), rank % stride)  # noqa: B023
+        found = count_pairs(stride, size, *[tuple(map(jnp.int32, end)) for end in ends])
+        pairs = [(one, other) for one in range(*ends[0]) for other in range(*ends[1])]
+        assert found == sum(one != other and group(one) == group(other) for one, other in pairs)
