@@ -55,13 +55,14 @@ def train(env, updates, key, network, rate=1e-3):
         add = lambda later, step: (step[0] + step[1] * later,) * 2
         returns = jax.lax.scan(add, apply(weights, carry[0])[1], rounds[2:], reverse=True)[1]
         change, momenta = optimizer.update(jax.grad(loss)(weights, *rounds[:2], returns), momenta)
-        return optax.apply_updates(weights, change), momenta, carry
+        return optax.apply_updates(weights, change), momenta, carry, rounds[2].sum(0).mean()
 
     carry = jax.vmap(env.reset)(jax.random.split(key, ENVS))
     weights = network.init(key, jax.tree.map(lambda leaf: leaf[0], carry[0]))
     momenta = optimizer.init(weights)
-    for draw in jax.random.split(key, updates):
-        weights, momenta, carry = update(weights, momenta, carry, draw)
+    for number, draw in enumerate(jax.random.split(key, updates), 1):
+        weights, momenta, carry, reward = update(weights, momenta, carry, draw)
+        print(f"update {number} of {updates}: {reward:.2f} of reward in {STEPS} rounds", flush=True)
     return weights
 
 

@@ -10,6 +10,8 @@ import traceback
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
+
 from jaxsched.errors import UserError
 
 Args = ParamSpec("Args")
@@ -41,12 +43,16 @@ def call(who: str, function: Callable[Args, T], *args: Args.args, **more: Args.k
         raise UserError(f"{who} fails{_line(function, error)}: {_said(error)}") from error
 
 
-def check_shape(who: str, value: Any, shape: tuple[int, ...], meaning: str) -> None:
-    """UserError if what a user's function returned is no array of this shape."""
+def check_shape(who: str, value: Any, shape: tuple[int, ...], meaning: str, *, whole: bool = False) -> None:
+    """UserError if what a user's function returned is no array of this shape, or not of `whole` numbers."""
     given = getattr(value, "shape", None)
     if given != shape:
         found = f"an array of shape {given}" if given is not None else type(value).__name__
         raise UserError(f"{who}: returned {found}, should be {meaning}, of shape {shape}")
+    if whole and not np.issubdtype(value.dtype, np.integer):
+        raise UserError(
+            f"{who}: returned numbers of type {value.dtype}, should be {meaning}, an integer such as argmax"
+        )
 
 
 def is_ours(function: Any) -> bool:

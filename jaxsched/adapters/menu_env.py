@@ -230,7 +230,7 @@ class MenuEnv:
         def choose(key: PRNGKeyArray, offered: Offered, weights: PyTree) -> Choice:
             who = f"policy {name!r}"
             option = call(who, act, key, self._show(offered), weights)
-            check_shape(who, option, offered.menu.mask.shape[:1], "an option for each scheduler")
+            check_shape(who, option, offered.menu.mask.shape[:1], "an option for each scheduler", whole=True)
             return _choice(offered.observation, offered.menu, option)
 
         return menu_policy(name, choose, weights, self.queue, int(np.max(self.params.env.max_forwards)))

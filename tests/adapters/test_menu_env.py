@@ -146,6 +146,14 @@ def test_as_a_policy_it_forwards_no_more_often_than_it_did(monkeypatch, world, s
         env.policy("mine", lambda key, seen, weights: None)(jax.random.key(0), env.params.starts, there)
 
 
+def test_a_policy_that_says_no_whole_number_is_told_so():
+    env = jaxsched.make("leaf-spine-1", schedulers=1, num_jobs=2, episodes=1)
+    start = jax.tree.map(lambda leaf: leaf[0], env.params.starts)
+    mine = env.policy("mine", lambda key, seen, weights: jnp.zeros(seen["mask"].shape[0]))
+    with pytest.raises(UserError, match="'mine': returned numbers of type float32, should be an option for each"):
+        mine(jax.random.key(0), start, env.params.env)
+
+
 @pytest.mark.slow
 def test_as_a_policy_it_does_what_it_did_in_the_environment(env):
     """Where it learned, and beside other policies on the same jobs."""
