@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsched.adaptive import rounds
-from jaxsched.adaptive.learned import FEATURES, HIDDEN, NUMBERS, network, paces, weighted
+from jaxsched.adaptive.learned import FEATURES, HIDDEN, KINDS, NUMBERS, network, paces, save, weighted
 from jaxsched.adaptive.papers.pollux_table import workload_files
 from jaxsched.adaptive.papers.sia_table import RESTARTS_S, SLOWER, THREE_TYPES
 from jaxsched.adaptive.placing import whole_nodes
@@ -114,7 +114,7 @@ def mixed(where: World, name: str, rng: np.random.Generator) -> AdaptiveJobs:
 
 
 def learn(where: World, names: Sequence[str], cpu_s: float, seed: int, out: Path) -> np.ndarray:
-    """The numbers of the network; they are written after every generation."""
+    """The numbers of the network; a folder that `--policy` plays is written after every generation."""
     rng = np.random.default_rng(seed)
     point = np.concatenate([rng.normal(size=NUMBERS - HIDDEN) / FEATURES**0.5, np.zeros(HIDDEN)])
     search, begun = begin(point), time.process_time()
@@ -125,7 +125,8 @@ def learn(where: World, names: Sequence[str], cpu_s: float, seed: int, out: Path
         numbers = np.tile(np.pad(points, ((0, 0), (0, 1))), (LISTS, 1))
         costs = mean_jcts(where.world, many, numbers).reshape(LISTS, -1)
         search = move(search, directions, costs, STRATEGY)
-        np.save(out, search.average)
+        kind = KINDS[len(where.world.widths) > 1]
+        save(out, {kind: search.average.tolist()}, learned_from={"lists": [*names], "generation": search.generation})
     print(f"seed {seed}: {search.generation} generations, {time.process_time() - begun:.0f} CPU s", flush=True)
     return search.average
 
@@ -172,7 +173,7 @@ def main(base: str, data: Path, cpu_s: float, seeds: list[int]) -> None:
     with jax.enable_x64(True):
         where = world_of(base, data)
         names = [name for name in where.rows if name not in (UNSEEN, LONG)]
-        outs = {seed: Path(f"adaptive-learned-{base}-{seed}.npy") for seed in seeds}
+        outs = {seed: Path(f"adaptive-learned-{base}-{seed}") for seed in seeds}
         learned = {seed: learn(where, names, cpu_s, seed, out) for seed, out in outs.items()}
         for name in where.rows:
             judge(where, name, learned)

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxsched import shipped
+from jaxsched.adaptive import learned
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import Application, read_applications
 from jaxsched.adaptive.simulate import MOST_ROUNDS, NO_OUTAGES, Nodes, Result, Rules, simulate
@@ -17,6 +19,7 @@ from jaxsched.cluster.outages import Outages, draw_outages, parse_rates, read_ou
 from jaxsched.cluster.presets import get_inventory
 from jaxsched.cluster.servers import partition_rows
 from jaxsched.errors import UserError
+from jaxsched.io.cards import what_of
 from jaxsched.policies.registry import load_from_file
 
 NO_INTERFERENCE = "none"
@@ -119,11 +122,17 @@ def play_parts(
 
 
 def find_policy(name: str) -> AllocationPolicy:
-    """The policy of a name, or of FILE.py:NAME. UserError if there is none."""
+    """The policy of a name, of a folder of learned weights, or of FILE.py:NAME. UserError if there is none."""
     if name in POLICIES:
         return POLICIES[name]
+    folder = shipped.find(shipped.CHECKPOINTS, name) or Path(name)
+    if what_of(folder) == learned.WHAT:
+        return learned.load(folder, name)
     if ".py:" not in name:
-        raise UserError(f"{name!r} is no policy for jobs with profiles; give {', '.join(POLICIES)}, or FILE.py:NAME")
+        raise UserError(
+            f"{name!r} is no policy for jobs with profiles; give {', '.join(POLICIES)}, FILE.py:NAME, or the "
+            "folder of a learned allocation"
+        )
     return AllocationPolicy(name, load_from_file(name))
 
 

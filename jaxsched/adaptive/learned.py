@@ -5,15 +5,25 @@ the name of the application (docs/semantics.md, section 13).
 """
 
 import functools
+from pathlib import Path
+from typing import Annotated, Any
 
 import jax.numpy as jnp
+import msgspec
 from jaxtyping import Array, Float64
+from msgspec import Meta
 
 from jaxsched.adaptive import sia
 from jaxsched.adaptive.choosing import by_gain
+from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.pollux import harm, whole_choices
-from jaxsched.adaptive.view import Allocation, View
+from jaxsched.adaptive.view import Allocation, AllocationPolicy, View
+from jaxsched.errors import UserError
+from jaxsched.io import cards
+from jaxsched.io.schema import Text, convert
 
+WHAT = "allocation"  # what a card says that its folder holds
+KINDS = ("one GPU type", "several GPU types")
 HIDDEN, FEATURES = 10, 10
 NUMBERS = (FEATURES + 1) * HIDDEN + HIDDEN
 MOST_LOG = 4.0  # of a weight
@@ -37,10 +47,11 @@ def paces(view: View) -> tuple[Float64[Array, "J"], Float64[Array, "J"], Float64
 def features(view: View) -> Float64[Array, "J F"]:
     """What the network sees of every job."""
     fewest, fair, more = paces(view)
+    age_s = jnp.maximum(view.age_s, 0.0)  # jobs that are yet to come have no logarithm of it
     return jnp.stack(
         [
             jnp.log1p(view.progress / fair / _MINUTE) / 2 - 1,
-            jnp.log1p(view.age_s / _MINUTE) / 2 - 1,
+            jnp.log1p(age_s / _MINUTE) / 2 - 1,
             jnp.log1p(view.service / _MINUTE) / 2 - 1,
             jnp.log(jnp.maximum(fewest, 1e-9)) / 2,
             jnp.log(jnp.maximum(fair / fewest, 1e-9)),
@@ -67,3 +78,34 @@ def weighted(weight: Float64[Array, "J"], view: View) -> Allocation:
         choices = whole_choices(view)
         return Allocation(gpus=choices[by_gain(harm(view, choices) * weight[:, None], choices, view.total[:1])])
     return sia.greedy(view, sia.values(view) * weight[:, None])
+
+
+class Card(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the card of a learned allocation holds."""
+
+    what: str
+    schema: int
+    versions: dict[str, str]
+    numbers: dict[str, Annotated[tuple[float, ...], Meta(min_length=NUMBERS, max_length=NUMBERS)]]  # by `KINDS`
+    learned_from: dict[str, Any] = {}
+    judged: dict[str, Any] = {}
+    commands: dict[str, Text] = {}
+    limits: Text = ""
+
+
+def save(folder: Path, numbers: dict[str, list[float]], **card: Any) -> None:
+    """Write the folder of a learned allocation. `numbers` are those of the network, by `KINDS`."""
+    cards.write_card(folder, WHAT, {"numbers": numbers, **card})
+
+
+def load(folder: Path, name: str) -> AllocationPolicy:
+    """The policy of a folder. UserError if it holds none, or is asked for GPU types that it has not learned."""
+    card = convert(Card, cards.read_card(folder, WHAT), f"{WHAT} {folder}: {cards.CARD_FILE}")
+
+    def allocate(view: View) -> Allocation:
+        kind = KINDS[len(view.widths) > 1]
+        if kind not in card.numbers:
+            raise UserError(f"{name}: has learned {', '.join(card.numbers) or 'nothing'}, the cluster has {kind}")
+        return weighted(network(jnp.asarray(card.numbers[kind]), view), view)
+
+    return AllocationPolicy(name, allocate, whole_nodes)
