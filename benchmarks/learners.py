@@ -45,7 +45,8 @@ ROWS, INTERVAL_S = "rows.jsonl", 300.0
 def prepare(task: str, learner: str) -> tuple[MenuEnv, Policy]:
     """Environment and policy of a learner, the same for all seeds, so that programs are compiled once."""
     network, _, observation = LEARNERS[learner]
-    env = jaxsched.make(task, episodes=64, may_wait=False, observation=observation, interval_s=INTERVAL_S)
+    shown = {"may_wait": False, "reward": ppo.REWARD, "observation": observation}
+    env = jaxsched.make(task, episodes=64, interval_s=INTERVAL_S, **shown)
     return env, ppo.policy(env, network, None, learner)
 
 

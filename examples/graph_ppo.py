@@ -1,6 +1,6 @@
 """PPO with a graph network: the learner of `ppo.py`, and the network of `graph_network.py`.
 
-    python examples/graph_ppo.py 0 120 16       seed, updates and environments, as of ppo.py
+python examples/graph_ppo.py 0 120 16       seed, updates and environments, as of ppo.py
 """
 
 import graph_network
@@ -9,18 +9,19 @@ import ppo
 
 
 class Network:
-    """The network of one world, for one or for many."""
+    """The graph network chooses, in one world or in many; values are those of `ppo.Critic`, which learns on its own."""
 
-    of_one = graph_network.Network()
+    actor, critic = graph_network.Network(), ppo.Critic()
 
     def init(self, key, seen):
         """Weights, from what many worlds show."""
-        return self.of_one.init(key, jax.tree.map(lambda leaf: leaf[0], seen))
+        one = jax.tree.map(lambda leaf: leaf[0], seen)
+        return {"actor": self.actor.init(key, one), "critic": self.critic.init(key, one)}
 
     def apply(self, weights, seen):
-        """See `graph_network.Network`."""
-        apply = self.of_one.apply if seen["mask"].ndim == 2 else jax.vmap(self.of_one.apply, (None, 0))
-        return apply(weights, seen)
+        """See `ppo.Network`."""
+        apply = self.actor.apply if seen["mask"].ndim == 2 else jax.vmap(self.actor.apply, (None, 0))
+        return apply(weights["actor"], seen)[0], self.critic.apply(weights["critic"], seen)
 
 
 if __name__ == "__main__":

@@ -27,10 +27,21 @@ allow_whole_loops()  # before the first array: the clock's loops compile as one 
 
 CLUSTER, WORKLOAD = "leaf-spine-4", "distributed"
 JOBS = {"schedulers": 2, "num_jobs": 60, "mean_duration_s": 1800.0, "load": 0.9}
+REWARD = {"lost": 1.0}  # time in queues and of slowdowns: who forwards a job is not paid for it as who starts it
 ENVS, STEPS, UPDATES = 64, 128, 120  # environments, rounds between updates, updates
-EPOCHS, MINIBATCHES, RATE, CLIP = 3, 8, 1e-3, 0.2
+EPOCHS, MINIBATCHES, RATE, CLIP = 3, 4, 1e-3, 0.2
 DISCOUNT, TRACE, ENTROPY, CRITIC = 0.99, 0.95, 0.003, 0.5
-DECIDING = 0.25  # so many of all rounds and schedulers are learned from, first those in which something is decided
+DECIDING = 0.125  # so many of all rounds and schedulers are learned from, first those in which something is decided
+
+
+class Critic(nn.Module):
+    """What a scheduler's options are worth together. It has layers of its own: its errors are large at first."""
+
+    @nn.compact
+    def __call__(self, seen):
+        hidden = nn.relu(nn.Dense(64)(nn.relu(nn.Dense(64)(seen["options"]))))
+        pooled = jnp.where(seen["mask"][..., None], hidden, 0.0).max(-2)
+        return nn.Dense(1)(nn.relu(nn.Dense(64)(pooled)))[..., 0]
 
 
 class Network(nn.Module):
@@ -40,9 +51,7 @@ class Network(nn.Module):
     def __call__(self, seen):
         hidden = nn.relu(nn.Dense(64)(nn.relu(nn.Dense(64)(seen["options"]))))
         score = nn.Dense(1, kernel_init=nn.initializers.orthogonal(0.01))(hidden)[..., 0]
-        pooled = jnp.where(seen["mask"][..., None], hidden, 0.0).max(-2)
-        value = nn.Dense(1)(nn.relu(nn.Dense(64)(pooled)))[..., 0]
-        return nn.log_softmax(jnp.where(seen["mask"], score, -1e9)), value
+        return nn.log_softmax(jnp.where(seen["mask"], score, -1e9)), Critic()(seen)
 
 
 class Round(NamedTuple):
@@ -81,6 +90,7 @@ def make_update(env, network, optimizer, axes=3):
         option = jax.random.categorical(draw, log_probs)
         after, turn, reward, terminated, truncated, info = jax.vmap(env.step)(jax.random.split(go, ENVS), turn, option)
         reward = (reward + reward.mean(-1, keepdims=True)) / 2  # half of it is everybody's
+        reward *= 1.0 - DISCOUNT  # values are means over time then: small numbers, which a critic learns soon
         ended, passed = terminated | truncated, info["intervals"]
         of_all = (jnp.broadcast_to(one[:, None], reward.shape) for one in (ended, passed))
         played = Round(seen, option, of_option(log_probs, option), value, reward, *of_all)
@@ -139,7 +149,8 @@ def show(number, weights, jct_s, decisions):
 
 def train(env, updates, key, network=None, axes=3, report=show):
     """The network and its weights after so many updates; `report` gets weights, mean JCT and decisions of each."""
-    network, optimizer = network or Network(), optax.chain(optax.clip_by_global_norm(0.5), optax.adam(RATE))
+    falling = optax.linear_schedule(RATE, 0.0, max(updates, 1) * EPOCHS * MINIBATCHES)
+    network, optimizer = network or Network(), optax.chain(optax.clip_by_global_norm(0.5), optax.adam(falling))
     update = make_update(env, network, optimizer, axes)
     key, begin, first = jax.random.split(key, 3)
     seen, turn = jax.vmap(env.reset)(jax.random.split(begin, ENVS))
@@ -164,7 +175,9 @@ def main(name="ppo", network=None, axes=3, **shown):
     seed, updates, ENVS = (int(sys.argv[i + 1]) if len(sys.argv) > i + 1 else usual[i] for i in range(3))
     in_turns = ENVS >= 1024
     STEPS *= 1 + in_turns  # of which fewer decide
-    env = jaxsched.make(CLUSTER, WORKLOAD, episodes=64, may_wait=False, in_turns=in_turns, **shown, **JOBS)
+    env = jaxsched.make(
+        CLUSTER, WORKLOAD, episodes=64, may_wait=False, reward=REWARD, in_turns=in_turns, **shown, **JOBS
+    )
     mine = policy(env, *train(env, updates, jax.random.key(seed), network, axes), name)
     rules = ["random", "pack:sjf+backfill+forward", "greedy-wait:sjf+spread"]
     print(jaxsched.compare(CLUSTER, WORKLOAD, [*rules, mine], seed=1000, seeds=32, **JOBS))
