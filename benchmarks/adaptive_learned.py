@@ -1,12 +1,12 @@
 """Weights of jobs that adapt, evolved on some workloads and judged on others, beside blind and knowing weights.
 
-    python benchmarks/adaptive_learned.py pollux DATA [SECONDS] [SEED ...]
-    python benchmarks/adaptive_learned.py sia DATA [SECONDS] [SEED ...]
+    python benchmarks/adaptive_learned.py pollux DATA GENERATIONS SEED ...
+    python benchmarks/adaptive_learned.py sia DATA GENERATIONS SEED ...
 
-`DATA` is that of `jaxsched reproduce-table`; SECONDS are CPU seconds of learning for each seed. The network is that of
-`jaxsched/adaptive/learned.py`. It learns by antithetic evolution on lists mixed from the first half of the workloads
-of every load, or trace, one after another, and is judged on the second half. Blind weights are seconds done so far, and
-known ones seconds left at a fair share of the GPUs, to the power -k; their k are chosen on the first half, too.
+`DATA` is that of `jaxsched reproduce-table`. The network is that of `jaxsched/adaptive/learned.py`. It learns by
+antithetic evolution on lists mixed from the first half of the workloads of load 1.0, or of two traces in turn, and is
+judged on the second half, also of loads and a trace from which nothing was learned. Blind weights are seconds done so
+far, and known ones seconds left at a fair share of the GPUs, to the power -k; k is chosen on the first half.
 """
 
 import functools
@@ -38,9 +38,8 @@ EXPONENTS = (0.125, 0.25, 0.5, 0.75, 1.0)
 STRATEGY = Strategy(pairs=8, sigma=0.15, step=0.03, momentum=0.9, squares=0.99)
 LISTS = 2  # of a generation
 LEAST_WINDOW = 32
-LOADS, TRACES = ("1.0", "2.0"), ("philly", "saturn", "newtrace")
-LONG = "newtrace"  # 960 jobs to a list: judged only
-UNSEEN = "0.5"  # a load that is judged only
+LOADS, TRACES = ("1.0", "2.0", "0.5"), ("philly", "saturn", "newtrace")
+LEARNED_FROM = ("1.0", "philly", "saturn")
 
 
 class World(NamedTuple):
@@ -103,22 +102,22 @@ def _rows(jobs: AdaptiveJobs, rows: np.ndarray) -> AdaptiveJobs:
 
 def mixed(where: World, name: str, rng: np.random.Generator) -> AdaptiveJobs:
     """Lists whose i-th job is the i-th of one of the lists that are learned from."""
-    whole = where.jobs.real.shape[1]
-    size = int(np.asarray(where.jobs.real)[where.first(name)].sum(1).min())
-    pick = rng.choice(where.first(name), (LISTS, whole))
-    submit_s = np.asarray(where.jobs.submit_s)[pick, np.arange(whole)]
-    order = np.argsort(np.where(np.arange(whole) < size, submit_s, np.inf), axis=1, kind="stable")
-    row = np.take_along_axis(pick, order, 1)
-    made = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[row, order]), where.jobs)
+    whole, real = where.jobs.real.shape[1], np.asarray(where.jobs.real)
+    size = int(real[where.first(name)].sum(1).min())
+    pick = rng.choice(where.first(name), (LISTS, size))
+    order = np.argsort(np.asarray(where.jobs.submit_s)[pick, np.arange(size)], axis=1, kind="stable")
+    row = np.pad(np.take_along_axis(pick, order, 1), ((0, 0), (0, whole - size)), mode="edge")
+    column = np.concatenate([order, np.tile(np.arange(size, whole), (LISTS, 1))], axis=1)
+    made = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf)[row, column]), where.jobs)
     return made.replace(real=made.real & (np.arange(whole) < size))
 
 
-def learn(where: World, names: Sequence[str], cpu_s: float, seed: int, out: Path) -> np.ndarray:
+def learn(where: World, names: Sequence[str], generations: int, seed: int, out: Path) -> np.ndarray:
     """The numbers of the network; a folder that `--policy` plays is written after every generation."""
     rng = np.random.default_rng(seed)
     point = np.concatenate([rng.normal(size=NUMBERS - HIDDEN) / FEATURES**0.5, np.zeros(HIDDEN)])
     search, begun = begin(point), time.process_time()
-    while time.process_time() - begun < cpu_s:
+    while search.generation < generations:
         name = names[search.generation % len(names)]
         directions, points = candidates(search, rng, STRATEGY)
         many = jax.tree.map(functools.partial(jnp.repeat, repeats=len(points), axis=0), mixed(where, name, rng))
@@ -155,7 +154,7 @@ def world_of(base: str, data: Path) -> World:
     """The workloads: of Pollux by load, of Sia by trace."""
     if base == "pollux":
         apps, nodes, rules = read_applications(data / "profiles"), PUBLISHED_NODES, Rules()
-        folders = {load: data / f"workloads-{load}" for load in (*LOADS, UNSEEN)}
+        folders = {load: data / f"workloads-{load}" for load in LOADS}
     else:
         limits = {name: ProfileLimits(slower=times) for name, times in SLOWER.items()}
         nodes, rules = THREE_TYPES, Rules(restart_s=RESTARTS_S)
@@ -169,12 +168,12 @@ def world_of(base: str, data: Path) -> World:
     return World(world, jobs, {name: np.arange(end - len(of), end) for (name, of), end in zip(lists.items(), ends)})
 
 
-def main(base: str, data: Path, cpu_s: float, seeds: list[int]) -> None:
+def main(base: str, data: Path, generations: int, seeds: list[int]) -> None:
     with jax.enable_x64(True):
         where = world_of(base, data)
-        names = [name for name in where.rows if name not in (UNSEEN, LONG)]
+        names = [name for name in where.rows if name in LEARNED_FROM]
         outs = {seed: Path(f"adaptive-learned-{base}-{seed}") for seed in seeds}
-        learned = {seed: learn(where, names, cpu_s, seed, out) for seed, out in outs.items()}
+        learned = {seed: learn(where, names, generations, seed, out) for seed, out in outs.items()}
         for name in where.rows:
             judge(where, name, learned)
 
@@ -182,4 +181,4 @@ def main(base: str, data: Path, cpu_s: float, seeds: list[int]) -> None:
 if __name__ == "__main__":
     compute_on_one_thread()
     enable_cache()
-    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), list(map(int, sys.argv[4:])) or [1, 2, 3])
+    main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), list(map(int, sys.argv[4:])))

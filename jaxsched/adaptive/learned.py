@@ -21,8 +21,9 @@ from jaxsched.adaptive.view import Allocation, AllocationPolicy, View
 from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.schema import Text, convert
+from jaxsched.policies.registry import OF_PROFILES
 
-WHAT = "allocation"  # what a card says that its folder holds
+WHAT = OF_PROFILES  # what a card says that its folder holds
 KINDS = ("one GPU type", "several GPU types")
 HIDDEN, FEATURES = 10, 10
 NUMBERS = (FEATURES + 1) * HIDDEN + HIDDEN

@@ -114,6 +114,7 @@ def what_is(path: Path) -> str | None:
 
 
 def _folder(path: Path) -> str:
+    from jaxsched.adaptive import learned
     from jaxsched.calibration import step_time
     from jaxsched.calibration.interference import files as interference
     from jaxsched.errors import UserError
@@ -147,11 +148,13 @@ def _folder(path: Path) -> str:
         interference.WHAT: interference.load_model,
         step_time.WHAT: step_time.load_model,
         transformer.WHAT: transformer.load_constants,
+        learned.WHAT: functools.partial(learned.load, name=str(path)),
     }
     if not isinstance(what, str) or what not in readers:
         raise UserError(f"{path / CARD_FILE}: what should be one of {', '.join(map(str, readers))}")
     readers[what](path)
     named = {WHAT: "checkpoint", evolved.LEVELS: "table of levels, a policy", evolved.SEEKING: "policy that seeks"}
+    named[learned.WHAT] = "learned allocation, a policy of jobs with profiles"
     return f"a {named.get(what, f'fitted model of {what}')}"
 
 

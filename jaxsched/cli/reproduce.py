@@ -77,7 +77,6 @@ class Reproduce:
 
     def _run(self) -> None:
         from jaxsched import shipped
-        from jaxsched.io.cards import what_of
         from jaxsched.io.files import check_folder
         from jaxsched.learning.card import table_beside_card
         from jaxsched.machine import versions
@@ -89,7 +88,7 @@ class Reproduce:
             return
         out = Path("runs") / f"reproduce-{folder.name}" if self.out is None else self.out
         check_folder(out, "--out")
-        what = what_of(folder) or ""
+        what = _kind_of(folder)
         known = _known(what, folder)
         again = [_evaluation(entry, folder) for entry in known.figures]
         policy, lines = _evolved_anew(what, folder, out) if what in evolved.KINDS else _network_anew(folder, out)
@@ -107,11 +106,10 @@ class Reproduce:
 
 def _plan(folder: Path) -> Iterator[str]:
     """What `reproduce` would do, a line each. UserError for what is no checkpoint."""
-    from jaxsched.io.cards import what_of
     from jaxsched.machine import versions
     from jaxsched.policies import evolved
 
-    what = what_of(folder) or ""
+    what = _kind_of(folder)
     card, trained = _evolved_plan(what, folder) if what in evolved.KINDS else _network_plan(folder)
     yield from trained
     now = versions()
@@ -164,6 +162,19 @@ def _evolved_plan(what: str, folder: Path) -> "tuple[Known, list[str]]":
         f"judges: {task.judges} lists of seed {config.judging_seed}, every few generations; the card has"
         f" {'none' if card.ratio is None else f'{card.ratio:.4f} of the mean JCT of {task.rule}'}",
     ]
+
+
+def _kind_of(folder: Path) -> str:
+    """What a folder holds. UserError for a learned allocation: what it learned from does not come with the package."""
+    from jaxsched.errors import UserError
+    from jaxsched.io.cards import read_card, what_of
+    from jaxsched.policies.registry import OF_PROFILES
+
+    what = what_of(folder) or ""
+    if what == OF_PROFILES:
+        command = read_card(folder, what).get("commands", {}).get("train", "a command that its card does not say")
+        raise UserError(f"{folder}: learned from published workloads, which are not part of jaxsched; by {command}")
+    return what
 
 
 class Known(NamedTuple):

@@ -31,7 +31,13 @@ SCHEDULERS = {
     "themis": f"pack:themis+{_TOGETHER}+preempt+h1",  # Mahajan et al., NSDI 2020
 }
 QSSF = "qssf"
-FITTED_LAWS = ("interference", "placement", "step-time")  # shipped beside checkpoints, and no policies
+OF_PROFILES = "allocation"  # of jobs with profiles, whose world has policies of its own
+FITTED_LAWS = (
+    "interference",
+    "placement",
+    "step-time",
+    OF_PROFILES,
+)  # shipped beside checkpoints, and no policies here
 
 
 def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
@@ -108,6 +114,8 @@ def _from_folder(folder: Path, name: str) -> Policy:
     what = what_of(folder)
     if what is None and what_of(folder / "policy") is not None:
         raise UserError(f"policy {shorten(name)!r}: is the folder of a run, its policy is {folder / 'policy'}")
+    if what == OF_PROFILES:
+        raise UserError(f"policy {shorten(name)!r}: is for jobs with profiles; give --profiles DIR")
     if what in evolved.KINDS:
         return evolved.load_policy(folder, what, name)
     if what == exported.WHAT:

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from jaxsched.adaptive import learned
+from jaxsched.adaptive.compare import find_policy
+from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.cli.main import main
 from tests.adaptive.files import NODES, PER_NODE, write_profiles, write_workload
 
@@ -48,3 +50,21 @@ def test_mistakes(folder, tmp_path, capsys):
         with pytest.raises(SystemExit) as stop:
             ends_of(folder, tmp_path / "jobs.csv", str(policy), cluster)
         assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_other_commands_say_what_it_is(folder, capsys):
+    """It is checked; where jobs have no profiles, and where it would be learned anew, it is refused in one line."""
+    main(["check", str(folder / "none")])
+    assert "a learned allocation, a policy of jobs with profiles" in capsys.readouterr().out
+    for words, said in (
+        (["simulate", "--policy", str(folder / "none")], "is for jobs with profiles; give --profiles DIR"),
+        (["reproduce", str(folder / "none")], "learned from published workloads, which are not part of jaxsched"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_the_shipped_one_is_found_by_its_name():
+    found = find_policy("allocation")
+    assert found.name == "allocation" and found.placing is whole_nodes
