@@ -27,6 +27,7 @@ from jaxsched.simulation.settings import (
     explain_horizon,
     pairs_of,
 )
+from jaxsched.workload.catalogue import Catalogue, get_catalogue
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
 GROW = "running_slots", "queue_slots", "tenants", "largest_worker", "gpu_speeds"  # of a configuration, without harm
@@ -42,11 +43,15 @@ class Sizes:
     config: EnvConfig
     most_running: int
     rows: int  # of job tables
+    models: int
 
     def pad(self, world: PlayedWorld) -> PlayedWorld:
         """The same world in these sizes: jobs start and finish as in the original."""
         cluster = renumber_types(pad(world.cluster, self.shape), self.gpu_types)
-        return PlayedWorld(cluster, world.job_lists, world.settings)
+        models = get_catalogue(world.settings.models).models
+        more = (dataclasses.replace(models[-1], name=f"none {i}", aliases=()) for i in range(self.models - len(models)))
+        settings = dataclasses.replace(world.settings, models=Catalogue((*models, *more)))
+        return PlayedWorld(cluster, world.job_lists, settings)
 
 
 def common_sizes(worlds: Sequence[PlayedWorld]) -> Sizes | None:
@@ -62,6 +67,7 @@ def common_sizes(worlds: Sequence[PlayedWorld]) -> Sizes | None:
         config=alike.pop(),
         most_running=max(world.most_running for world in worlds),
         rows=max(len(jobs) for world in worlds for jobs in world.job_lists),
+        models=max(len(get_catalogue(world.settings.models).models) for world in worlds),
     )
 
 
@@ -90,7 +96,9 @@ class JaxEngine:
         policy, sizes = dataclasses.replace(policy, weights=bring_here(policy.weights)), self._sizes
         world = world if sizes is None else sizes.pad(world)
         config, most = (world.config, world.most_running) if sizes is None else (sizes.config, sizes.most_running)
-        alike = (id(policy.function), policy.asks_at, str(jax.eval_shape(lambda: policy.weights)))
+        arrays = policy.weights, world.params
+        shapes = str(jax.eval_shape(lambda: arrays))
+        alike = (id(policy.function), policy.asks_at, shapes)
         if alike not in self._programs:
             checks = world.settings.debug_checks
             self._programs[alike] = Program(policy, config, most, batched=world.batched, checks=checks)

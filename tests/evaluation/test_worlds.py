@@ -94,12 +94,13 @@ def test_other_machines_find_the_same(found):
     assert np.array_equal(other.jct_s, found.jct_s[:, :1]) and {one.policy for one in told} == set(found.policies)
 
 
-def test_worlds_of_different_sizes_share_a_jax_program_and_are_played_as_alone(monkeypatch):
+@pytest.mark.parametrize("family", ["any", pytest.param("llm", marks=pytest.mark.long)])
+def test_worlds_of_different_sizes_share_a_jax_program_and_are_played_as_alone(monkeypatch, family):
     mine, compiled = Policy("mine", parse("pack").function), []
     monkeypatch.setattr(
         Program, "_function", lambda self, config, make=Program._function: compiled.append(config) or make(self, config)
     )
-    both = compare_worlds("any:2", [mine, "pack"], num_jobs=30)
+    both = compare_worlds(f"{family}:2", [mine, "pack"], num_jobs=20)
     assert both.worlds[0].schedulers == both.worlds[1].schedulers
     assert len({world.build().group_gpus.shape for world in both.worlds}) == 2 and len(compiled) == 1
     own, loop = (both.jct_s[both.policies.index(name)] for name in ("mine", "pack"))
