@@ -23,7 +23,7 @@ from jaxsched.dynamics.batching import everywhere, lane_by_lane, of_parts, on_cp
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.env.extensions.pairs import as_seen
 from jaxsched.env.observation import window_slots
-from jaxsched.env.queues import Discipline, next_job, order_keys
+from jaxsched.env.queues import Discipline, feasible_at, next_job, order_keys
 from jaxsched.env.reservations import openings, weigh_openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
 from jaxsched.errors import UserError
@@ -149,17 +149,34 @@ def make_waiting(of: PolicySpec) -> Act:
         can_start, open_to, passed = weigh_openings(queue, params, state, keys, weighs=of.ahead)
         slots, found = window_slots(queue, keys, state, can_start)
         slots, found = slots[:, :-1], found[:, :-1]
-        window = make_window(state, params, slots, found, lifetimes=of.lifetimes, every_gpu=matches, ahead=of.ahead)
+        faster_in, goes = _find_faster(of, state, params, slots, open_to)
+        window = make_window(
+            state, params, slots, found, lifetimes=of.lifetimes, every_gpu=matches, ahead=of.ahead, goes=goes
+        )
         key_of = jnp.take_along_axis(keys, slots, -1)
         relative = jnp.sqrt(key_of / jnp.maximum(key_of[:, :1], 1e-9)) if matches else jnp.ones_like(key_of)
         place, rank, workers, gpu = lane_by_lane(choose)(params, window, relative)
         slot = jnp.take_along_axis(slots, rank[:, None], -1)[:, 0]
         elsewhere = choose_forward(state, params, keys, can_start, open_to, of.forward)
-        place, elsewhere = _or_faster(queue, of.forward, state, params, slot, place, open_to, elsewhere)
+        place, elsewhere = _or_faster(queue, of.forward, state, params, slot, place, faster_in, elsewhere)
         action = place_or_forward(state, place, slot, workers, *elsewhere, gpu if window.every_gpu else None)
         return action.replace(overtaken=passed.by(slot)) if passed else action
 
     return act
+
+
+def _find_faster(
+    of: PolicySpec, state: State, params: EnvParams, slots: Int32[Array, "P W"], open_to: Bool[Array, "P Q P"]
+) -> tuple[Bool[Array, "P Q P"], Bool[Array, "P W"] | bool]:
+    """In which partitions queued jobs look for faster GPUs, and whether those in `slots` leave for such.
+
+    Who looks ahead looks where the job fits the fewest servers. Of others, none leaves before it would start here.
+    """
+    if not (of.ahead and of.queue.faster) or state.gpu_speeds == 1:
+        return open_to, False
+    near = open_to & feasible_at(state, jnp.maximum(state.queue, 0), params.cluster, consolidate=True)
+    _, goes = jax.vmap(choose_faster, (None, None, 1, None, None), 1)(state, params, slots, near, of.forward)
+    return near, goes
 
 
 def _accept(threshold: float, patience: float, on: Offers) -> Bool[Array, "C"]:
@@ -212,6 +229,7 @@ def _choose_first(
             milli: Any = part.job.milli  # an array where GPUs are shared
             whole = milli[w] >= WHOLE if part.sharing else jnp.array(True)
             good = jnp.where(whole, ~had_better_wait(params, part, p, w, on.effective[choice]), good)
+            good |= part.leaving.goes[w]
         return good & on.valid[choice], on.workers[choice]
 
     if not on_cpu():  # all jobs of the windows at once

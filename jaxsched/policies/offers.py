@@ -72,6 +72,7 @@ class Leaving(Pytree):
     asks: Int32[Array, "P R r"]  # what each worker reserves; r = 0 where none does
     others: Float32[Array, "P M"]  # utilisation by the jobs of other partitions
     waited_s: Float32[Array, "P W"]  # seconds since the jobs of the window arrived, over how many jobs wait there
+    goes: Bool[Array, "P W"]  # jobs that go to faster GPUs in another partition, whatever they could have here
 
 
 class Offers(Pytree):
@@ -99,6 +100,7 @@ def make_window(
     lifetimes: bool = False,
     every_gpu: bool = False,
     ahead: bool = False,
+    goes: Bool[Array, "P W"] | bool = False,
     racks: bool = False,
 ) -> Window:
     """What there is to choose from for queued jobs.
@@ -111,6 +113,7 @@ def make_window(
         lifetimes: As in `Window`.
         every_gpu: Likewise.
         ahead: For who looks ahead: also when the running jobs end.
+        goes: As in `Leaving`.
         racks: As in `Window`.
     """
     running = state.running
@@ -132,7 +135,7 @@ def make_window(
         sharing=_find_shared_gpus(state, params) if state.shares else None,
         usable=state.usable_by_partition,
         spare=spare(state, params.cluster) if state.asks else jnp.zeros((*state.free.shape[:2], 0), jnp.int32),
-        leaving=_find_leaving(state, params, end, row) if ahead else None,
+        leaving=_find_leaving(state, params, end, row, goes) if ahead else None,
         gpu_speeds=state.gpu_speeds,
         lifetimes=lifetimes,
         every_gpu=every_gpu and state.shares,
@@ -146,7 +149,13 @@ def _find_exits(state: State, end_s: Float32[Array, "P R"]) -> Float32[Array, "P
     return jnp.where(there, end_s[..., None], 0.0).max(1)
 
 
-def _find_leaving(state: State, params: EnvParams, end_s: Float32[Array, "P R"], row: Int32[Array, "P W"]) -> Leaving:
+def _find_leaving(
+    state: State,
+    params: EnvParams,
+    end_s: Float32[Array, "P R"],
+    row: Int32[Array, "P W"],
+    goes: Bool[Array, "P W"] | bool,
+) -> Leaving:
     """What looking ahead needs; `end_s` as in `_find_exits`, `row`: the jobs of the window."""
     waited_s = (state.clock - state.jobs.arrival[row]) * params.interval_s
     running = state.running
@@ -160,6 +169,7 @@ def _find_leaving(state: State, params: EnvParams, end_s: Float32[Array, "P R"],
         asks=asks,
         others=jnp.maximum(state.total - state.own, 0.0),
         waited_s=waited_s / jnp.maximum((state.queue >= 0).sum(-1, keepdims=True), 1),
+        goes=jnp.broadcast_to(goes, row.shape),
     )
 
 

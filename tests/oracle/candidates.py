@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -90,13 +91,23 @@ def later(state: State, p: int, j: int, w: dict[int, int], own: float, ends: dic
 
 
 def greedy_wait(
-    state: State, p: int, jobs: list[int], threshold: float, patience: float | None, lifetime: bool, observe: bool
+    state: State,
+    p: int,
+    jobs: list[int],
+    threshold: float,
+    patience: float | None,
+    lifetime: bool,
+    observe: bool,
+    goes: Callable[[int], bool],
 ):
-    """(job, workers) of the first job whose best candidate is good enough, or None; without patience it looks ahead."""
+    """(job, workers) of the first job whose best candidate is good enough, or None; without patience it looks ahead.
+
+    A job that `goes` to faster GPUs comes first, too.
+    """
     look = Look(state, p, lifetime, observe, ahead=patience is None)
     for j in jobs:
         _, loss, (w, _) = look.best(j, offered(state, p, j))
-        if not state.running[p]:
+        if not state.running[p] or goes(j):
             return j, w
         if patience is None and not state.jobs[j].fraction:
             good = not had_better_wait(look, j, loss)

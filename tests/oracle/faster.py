@@ -27,13 +27,16 @@ def gain(state: State, j: int, there: float, here: float) -> int:
     return math.floor(GRID * (speed_at(state, j, there) / speed_at(state, j, here)) + GRID_OFFSET)
 
 
-def before_start(state: State, p: int, j: int, forward: str, may_start: Callable[[int, int], bool]) -> int | None:
-    """The partition to which a job goes that could start here."""
+def before_start(
+    state: State, p: int, j: int, forward: str, may_start: Callable[[int, int], bool], ahead: bool
+) -> int | None:
+    """The partition to which a job goes that could start here; who looks `ahead` wants few servers there."""
     here = tier_of(state, p, j)
     assert here is not None
     found = []
     for t in may_move_to(state, p, j, forward):
-        if may_start(t, j) and gain(state, j, tier_of(state, t, j), here) >= LEAST:
+        few = not ahead or state.jobs[j].fraction or (may_start(t, j) and state.consolidated(t, j))
+        if few and may_start(t, j) and gain(state, j, tier_of(state, t, j), here) >= LEAST:
             found.append((-gain(state, j, tier_of(state, t, j), here), -int(state.free(t).sum()), t))
     return min(found)[-1] if found else None
 

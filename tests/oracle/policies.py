@@ -78,6 +78,9 @@ def make_policy(
                 return False
             return len(tiers(state, j)) == 1 or not waits_for_faster(state, t, j, queue.index(j) + 1, now)
 
+        def goes(j: int) -> bool:
+            return ahead and faster and before_start(state, p, j, forward, may_start, ahead) is not None
+
         seeks = None
         if seek is not None:
             seeks = seeking.View(seek, may_start, lambda i: (order_key(state, order, i, levels), i), now)
@@ -85,7 +88,7 @@ def make_policy(
         ready = [j for j in allowed if may_start(p, j)]
         if name == "greedy-wait":
             limits = (1, 1e9, 1e9) if preempt else (window, threshold, patience)
-            chosen = greedy_wait(state, p, ready[: limits[0]], *limits[1:], lifetime, observe)
+            chosen = greedy_wait(state, p, ready[: limits[0]], *limits[1:], lifetime, observe, goes)
         elif name == "match":
             keys = {j: order_key(state, order, j, levels) for j in ready}
             chosen = match(state, p, ready, keys, threshold, patience, lifetime, observe, preempt)
@@ -95,7 +98,7 @@ def make_policy(
             j, w, *gpu = chosen
             target = None if seeks is None else seeking.before_start(state, seeks, p, j)
             if target is None and faster:
-                target = before_start(state, p, j, forward, may_start)
+                target = before_start(state, p, j, forward, may_start, ahead)
             if target is not None:
                 return "forward", j, target
             gang = kept[p]

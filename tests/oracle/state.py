@@ -260,12 +260,16 @@ class State:
         """Whether the gang fits the partition now (section 7), or would without some running jobs."""
         fits = sum(self.capacity(p, j, without)) >= self.jobs[j].W
         if self.consolidate and fits and not self.jobs[j].fraction:
-            empty = sorted(self.empty_capacity(p, j), reverse=True)
-            servers = next(m for m in range(1, self.hw.N + 1) if sum(empty[:m]) >= self.jobs[j].W)
-            fits = sum(self.roomiest(p, self.capacity(p, j, without))[:servers]) >= self.jobs[j].W
+            fits = self.consolidated(p, j, without)
         if self.racks and fits and not self.jobs[j].fraction:
             fits = self.racks(self, p, j)
         return fits and len(self.running[p]) - len(without) < self.running_slots
+
+    def consolidated(self, p: int, j: int, without: Collection[int] = ()) -> bool:
+        """Whether a gang fits the fewest servers ("Consolidation"), or would without some running jobs."""
+        empty = sorted(self.empty_capacity(p, j), reverse=True)
+        servers = next(m for m in range(1, self.hw.N + 1) if sum(empty[:m]) >= self.jobs[j].W)
+        return sum(self.roomiest(p, self.capacity(p, j, without))[:servers]) >= self.jobs[j].W
 
     def free_for(self, p: int, j: int) -> int:
         """Free GPUs of a partition that a job may use."""

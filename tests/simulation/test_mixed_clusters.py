@@ -82,6 +82,37 @@ def test_a_job_starts_where_its_gpus_are_faster():
     np.testing.assert_array_equal(found[specs[1]][0].start_s, [60.0, 120.0])  # each forward takes an interval
 
 
+def start_of_a_gang(spec: str, *others: list) -> tuple[int, float]:
+    """Where and when a gang of 6 starts that comes last, to two V100 servers, for 100 hours. Partition 0: A100s.
+
+    `others`: submissions, run times, GPUs and homes of the other jobs.
+    """
+    cluster = cluster_of(["A100", "A100", "V100", "V100"], 2)
+    gang = (600.0, 360_000.0, 6, 1)
+    columns = ([*column, last] for column, last in zip(others, gang, strict=True))
+    submit_s, run_s, gpus, home = columns
+    jobs = make_job_list(submit_s, run_s, gpus, home=home, model=MODEL_NAMES.index("gpt2"))
+    found = simulate(parse_all([spec]), cluster, compact_tenants([jobs]), Settings(engine="compiled"))
+    return int(found[spec][0].partition[-1]), float(found[spec][0].start_s[-1])
+
+
+@pytest.mark.parametrize(("spec", "partition"), [("pack:sjf+backfill+spread+faster", 0), ("greedy-wait", 1)])
+def test_who_looks_ahead_goes_to_faster_gpus_only_where_servers_are_few(spec, partition):
+    """On each A100 server a job has 5 of 8 GPUs: the gang would be spread over both."""
+    assert start_of_a_gang(spec, [0.0, 0.0], [180_000.0] * 2, [5, 5], [0, 0])[0] == partition
+
+
+def test_who_had_better_wait_goes_to_faster_gpus():
+    """On each V100 server a job has 5 of 8 GPUs until 1260 s: the gang waits for that if the A100s are not free."""
+    submit_s, home = [0.0, 0.0, 60.0, 60.0], [0, 0, 1, 1]
+    free, taken = (
+        start_of_a_gang("greedy-wait", submit_s, [fill_s, fill_s, 1200.0, 1200.0], [8, 8, 5, 5], home)
+        for fill_s in (300.0, 3e6)
+    )
+    assert free[0] == 0 and free[1] < 1200.0
+    assert taken[0] == 1 and taken[1] >= 1260.0
+
+
 @pytest.mark.slow
 def test_one_fast_server_more_helps_and_leaves_no_gpu_idle():
     """4 servers of V100s and one of A100s, as where greedy-wait once waited for the A100s alone."""

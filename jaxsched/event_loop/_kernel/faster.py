@@ -5,6 +5,7 @@ import numpy as np
 from jaxsched.event_loop._kernel.displacement import FOREVER, ROUNDING, fill_without, give_without
 from jaxsched.event_loop._kernel.gpu_tiers import find_tier, find_tier_without
 from jaxsched.event_loop._kernel.jit import compiled, special
+from jaxsched.event_loop._kernel.occupancy import fits_fewest_servers
 from jaxsched.event_loop._kernel.openings import STAY, is_feasible, may_start, takes_forwards
 from jaxsched.event_loop._kernel.queues import count_forwards_left, count_intervals_run, run_s
 from jaxsched.event_loop._kernel.records import Tables, World
@@ -16,13 +17,18 @@ from jaxsched.semantics import FASTER, GRID, RESTARTS
 @special
 @compiled
 def find_faster_partition(w: World, t: Tables, p: int, j: int, place: int) -> int:
-    """Where the job at that place of its queue goes that could start here, but much faster there; -1 = nowhere."""
+    """Where the job at that place of its queue goes that could start here, but much faster there; -1 = nowhere.
+
+    Who looks ahead sends it only to where it fits the fewest servers.
+    """
     best, most = -1, FASTER
     if not _may_move(w, t, j):
         return best
     here = find_tier(w, t, p, j)
     for q in range(len(t.partitions)):
         if q != p and takes_forwards(w, t, q) and may_start(w, t, q, j, place):
+            if w.rule.ahead and w.jobs[j].size > 0 and not fits_fewest_servers(w, t, q, j):
+                continue
             gain = _measure_gain(w, j, find_tier(w, t, q, j), here)
             roomier = best >= 0 and t.partitions[q].free_gpus > t.partitions[best].free_gpus
             if gain > most or (gain == most and (best < 0 or roomier)):

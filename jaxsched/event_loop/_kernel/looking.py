@@ -4,6 +4,7 @@ import numpy as np
 
 from jaxsched.event_loop._kernel.candidates import believe_rates, estimate_exits, fill_around, find_best_candidate
 from jaxsched.event_loop._kernel.estimates import estimate_ends
+from jaxsched.event_loop._kernel.faster import find_faster_partition
 from jaxsched.event_loop._kernel.gpu_tiers import find_tier, hide_others, is_at_tier, see_gpus, show_others
 from jaxsched.event_loop._kernel.jit import compiled, inlined, special
 from jaxsched.event_loop._kernel.occupancy import is_affected, mark_affected, mark_none, reserve
@@ -21,14 +22,15 @@ _LOWEST_KEY = np.float32(1e-9)
 def accept(w: World, t: Tables, p: int) -> int:
     """`greedy-wait`: place in its queue of the first job that takes a placement, -1 if there is none.
 
-    Slowdowns must be current. The partition has the placement: `take_candidate` makes it.
+    Slowdowns must be current. The partition has the placement: `take_candidate` makes it. A job that goes to faster
+    GPUs elsewhere counts, whatever it could have here.
     """
     wait_s, seen = _prepare(w, t, p), 0
     for place in range(t.partitions[p].queued):
         j = t.queue[p, place]
         if not may_start(w, t, p, j, place):
             continue
-        if _takes_place(w, t, p, j, wait_s):
+        if _goes_to_faster(w, t, p, j, place) or _takes_place(w, t, p, j, wait_s):
             return place
         seen += 1
         if seen == w.rule.window:
@@ -105,6 +107,16 @@ def _is_good(w: World, t: Tables, p: int, j: int, loss: float, wait_s: float) ->
     if t.partitions[p].running == 0 or quantise(loss) <= quantise(w.rule.threshold):
         return True
     return quantise(stake) <= quantise(w.rule.patience)
+
+
+@compiled
+def _goes_to_faster(w: World, t: Tables, p: int, j: int, place: int) -> bool:
+    """Whether a job that may start goes to faster GPUs in another partition."""
+    if not (w.rule.ahead and w.rule.faster):
+        return False
+    there = find_faster_partition(w, t, p, j, place)
+    estimate_ends(w, t, p)  # others have been asked when they end
+    return there >= 0
 
 
 @compiled
