@@ -26,8 +26,7 @@ class Network(nn.Module):
             down = jax.ops.segment_sum(loudness * nodes[graph.senders], graph.receivers, count)
             up = jax.ops.segment_sum(loudness * nodes[graph.receivers], graph.senders, count)
             nodes += nn.relu(nn.Dense(32)(nn.LayerNorm()(jnp.concatenate([nodes, down, up], -1))))
-        p, options = seen["mask"].shape
-        nodes = nn.LayerNorm()(nodes)
+        nodes, (p, options) = nn.LayerNorm()(nodes), seen["mask"].shape
         score = nn.Dense(1, kernel_init=nn.initializers.zeros)(nodes[-p * options :]).reshape(p, options)
         value = nn.Dense(1)(nodes[-p * options - p : -p * options])[:, 0]
         return nn.log_softmax(jnp.where(seen["mask"], score, -1e9)), value
