@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from jaxsched.cluster.outages import parse_rates
 from jaxsched.env.state import RewardWeights, reward_weights
+from jaxsched.io.inputs import shorten
 from jaxsched.io.schema import Count, NotNegative, Positive, Share
 from jaxsched.options import World
 from jaxsched.semantics import KNOWLEDGE, NOTHING
@@ -79,7 +80,9 @@ class EnvironmentConfig(World):
         if self.failures:
             parse_rates(self.failures)
         known = [name for name in KNOWLEDGE if name != NOTHING]
+        odd = next((name for name in (self.cluster, *self.more_clusters) if not name.isprintable()), "")
         return [
+            (not odd, f"cluster: {shorten(odd)!r} should be a name or a file, in one line"),
             rule_of_rising("interval_factor", self.interval_factor),
             rule_of_rising("contention", self.contention),
             (self.knows in known, f"knows must be one of {', '.join(known)}: learned schedulers read estimates"),

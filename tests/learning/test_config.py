@@ -125,6 +125,7 @@ MISTAKES = [  # text of the file, what the message must say
     ("ppo: {chunks: 0}", ["ppo", "chunks", ">= 1"]),
     ("ppo: {minibatches: 100000}", ["ppo", "100000", "minibatches"]),
     ("workload: {load: [1.0, 0.5]}", ["workload", "load", "rising"]),
+    ('env: {cluster: "leaf-spine-8\\nservers"}', ["env", "cluster", "in one line"]),
     ("workload: {load: [0.0, 0.5]}", ["workload", "load", "> 0"]),
     ("env: {contention: [-1.0, 0.5]}", ["env", "contention"]),
     ("env: {more_clusters: leaf-spine-8}", ["env", "more_clusters", "'leaf-spine-8'", "list"]),
