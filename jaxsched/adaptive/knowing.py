@@ -37,7 +37,7 @@ def make_own(apps: Mapping[str, Application], plans: Sequence[Plan], kind: str, 
 
 
 def speed_of(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State, row: Int[Array, "J"]) -> Float64[Array, "J"]:
-    """True goodput of what jobs run with, in the epochs `row`."""
+    """True goodput of what jobs run with, in progress a second, in the epochs `row`."""
     if not world.fits:
         return world.tables.speed[jobs.plan, state.kind, state.shape, row]
     own, gpus, plan = world.own, state.gpus, jobs.plan

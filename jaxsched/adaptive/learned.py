@@ -32,7 +32,10 @@ _MINUTE = 60.0
 
 
 def paces(view: View) -> tuple[Float64[Array, "J"], Float64[Array, "J"], Float64[Array, "J"]]:
-    """Goodput with the fewest GPUs, with a fair share, and with four times the fewest, on the type where it is most."""
+    """Goodput with the fewest GPUs, with a fair share, and with four times the fewest, on the type where it is most.
+
+    Of each job, in progress a second.
+    """
     share = view.total // jnp.maximum(view.active.sum(), 1)
 
     def at(gpus, t: int) -> Float64[Array, "J"]:
@@ -46,7 +49,7 @@ def paces(view: View) -> tuple[Float64[Array, "J"], Float64[Array, "J"], Float64
 
 
 def features(view: View) -> Float64[Array, "J F"]:
-    """What the network sees of every job."""
+    """What the network sees of every job: logarithms of minutes, of goodputs and of GPUs, brought near to -1 to 1."""
     fewest, fair, more = paces(view)
     age_s = jnp.maximum(view.age_s, 0.0)  # jobs that are yet to come have no logarithm of it
     return jnp.stack(
@@ -67,7 +70,7 @@ def features(view: View) -> Float64[Array, "J F"]:
 
 
 def network(numbers: Float64[Array, "NUMBERS"], view: View) -> Float64[Array, "J"]:
-    """Weights of jobs."""
+    """Weights of jobs, between `exp(-MOST_LOG)` and `exp(MOST_LOG)`; `numbers` are those of both layers."""
     first = numbers[: (FEATURES + 1) * HIDDEN].reshape(FEATURES + 1, HIDDEN)
     hidden = jnp.tanh(features(view) @ first[:-1] + first[-1])
     return jnp.exp(jnp.clip(hidden @ numbers[-HIDDEN:], -MOST_LOG, MOST_LOG))

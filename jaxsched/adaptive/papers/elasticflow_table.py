@@ -10,9 +10,9 @@ from jaxtyping import Float64
 
 from jaxsched.adaptive.papers.elasticflow import DECIDES, DueJobs, play_deadlines
 from jaxsched.adaptive.papers.muri import RigidJobs, play_tiresias
+from jaxsched.adaptive.papers.muri_table import read_rows
 from jaxsched.errors import UserError
-from jaxsched.io.csv_file import read_table
-from jaxsched.workload.rows import Row, rows_of
+from jaxsched.workload.rows import Row
 
 NODES = (8,) * 16  # GPUs of its testbed
 LEVELS = 8  # numbers of GPUs: 1 to 128
@@ -51,7 +51,7 @@ def play_elasticflow(data: str | Path, report: Callable[[DueLine], object] = pri
     folder = next((path for path in (Path(data), Path(data) / "itp") if (path / JOBS).is_file()), None)
     if folder is None:
         raise UserError(f"{data}: holds no {JOBS}, should hold it, by itself or in a folder itp")
-    rows = sorted(_rows(folder / JOBS), key=lambda row: row.number("submission_time"))
+    rows = sorted(read_rows(folder / JOBS, COLUMNS), key=lambda row: row.number("submission_time"))
     jobs = _jobs(rows, paces(sorted(folder.glob("*.csv"))))
     ends = {"EDF": play_deadlines(jobs, sum(NODES), DECIDES["EDF"]), "Tiresias": _tiresias(rows, jobs)}
     ends["ElasticFlow"] = play_deadlines(jobs, sum(NODES), DECIDES["ElasticFlow"])
@@ -71,7 +71,7 @@ def paces(paths: list[Path]) -> dict[tuple[str, int], Float64[np.ndarray, "L"]]:
     """
     seen: dict[tuple[str, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for path in paths:
-        for row in _rows(path):
+        for row in read_rows(path, COLUMNS):
             pace = row.number("num_iteration", minimum=0.0, exclusive=True) / row.seconds("duration")
             seen[row.name("model_name"), row.whole("batch_size", minimum=1)][row.whole("num_gpu", minimum=1)].append(
                 pace
@@ -103,13 +103,3 @@ def _tiresias(rows: list[Row], jobs: DueJobs) -> Float64[np.ndarray, "J"]:
     return play_tiresias(
         RigidJobs(jobs.names, jobs.submit_s, jobs.gpus, run_s, np.ones(size), np.zeros(size)), NODES, False
     )
-
-
-def _rows(path: Path) -> list[Row]:
-    table = read_table(path)
-    for name in COLUMNS:
-        if name not in table.header:
-            raise UserError(f"{path}: no column {name}, should have {','.join(COLUMNS)}")
-    if not table.rows:
-        raise UserError(f"{path}: no jobs, should have one at least")
-    return list(rows_of(table))

@@ -1,6 +1,6 @@
 """Figures 9 and 10 of Muri (Zhao et al., SIGCOMM 2022), played again: SRTF, SRSF and Tiresias on its traces."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -65,6 +65,17 @@ FIGURES: Mapping[str, Callable[[RigidJobs, Float64[np.ndarray, "J"]], float]] = 
 }
 
 
+def read_rows(path: str | Path, columns: Sequence[str]) -> list[Row]:
+    """The jobs of a published list. UserError: one of `columns` is missing, or there is no job."""
+    table = read_table(path)
+    for name in columns:
+        if name not in table.header:
+            raise UserError(f"{path}: no column {name}, should have {','.join(columns)}")
+    if not table.rows:
+        raise UserError(f"{path}: no jobs, should have one at least")
+    return list(rows_of(table))
+
+
 def read_rigid(path: str | Path, longer: float = LONGER, *, at_once: bool = False) -> RigidJobs:
     """The jobs of one of Muri's traces, whose times are milliseconds.
 
@@ -76,14 +87,8 @@ def read_rigid(path: str | Path, longer: float = LONGER, *, at_once: bool = Fals
     Raises:
         UserError: a column is missing, or a cell is no such number; a job is wider than the cluster.
     """
-    table = read_table(path)
-    for name in COLUMNS:
-        if name not in table.header:
-            raise UserError(f"{path}: no column {name}, should have {','.join(COLUMNS)}")
-    if not table.rows:
-        raise UserError(f"{path}: no jobs, should have one at least")
     total = sum(NODES)
-    read = [_job(row, total) for row in rows_of(table)]
+    read = [_job(row, total) for row in read_rows(path, COLUMNS)]
     read = sorted(read, key=lambda job: 0 if at_once else job[1])
     names, submit_s, gpus, iterations, iteration_s, start_s = zip(*read, strict=True)
     return RigidJobs(
