@@ -1,6 +1,7 @@
 """The oracle's cluster and jobs (sections 1 and 2 of `docs/semantics.md`): the pytrees as float64 and plain Python."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterable
 
@@ -9,6 +10,7 @@ import numpy as np
 from tests.oracle.plans import Traffic, read_traffic
 
 WHOLE = 1000  # thousandths of a GPU
+UNLIMITED = 10**9  # workers, where none of them asks for CPUs or memory
 # A resource is a tuple: ("cpu" | "pcie", p, group), ("qpi" | "nic", p, server) or ("link", global link).
 Resource = tuple
 
@@ -76,18 +78,28 @@ class Hardware:
 
     def usable(self, p: int, job: "Job") -> np.ndarray:
         """Which groups of a partition have GPUs that the job may use (section 2)."""
+        return self._usable(p, job.types)
+
+    @functools.lru_cache(maxsize=256)  # noqa: B019 - a few sets of types in each of a few clusters
+    def _usable(self, p: int, types: frozenset[str] | None) -> np.ndarray:
         real = self.gpus[p] > 0
-        if job.types is None:
-            return real
-        return real & np.array([self.gpu_types[kind] in job.types for kind in self.gpu_type[p]])
+        if types is not None:
+            real &= np.array([self.gpu_types[kind] in types for kind in self.gpu_type[p]])
+        real.setflags(write=False)
+        return real
+
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - as above
+    def speeds_for(self, job: "Job") -> list[float]:
+        """The different speeds of the cluster's GPUs that a job may use, fastest first."""
+        return sorted({float(v) for p in range(self.P) for v in self.speed[p][self.usable(p, job)]}, reverse=True)
 
     def gpus_for(self, p: int, job: "Job") -> np.ndarray:
         """GPUs of each group of a partition as the job counts them: 0 where it may use none."""
         return np.where(self.usable(p, job), self.gpus[p], 0)
 
-    def within(self, job: "Job", left: np.ndarray) -> int:
+    def within(self, job: "Job", left: Iterable[int]) -> int:
         """Workers of a job for whom so much of what a server has is enough."""
-        return min((int(x) // asked for x, asked in zip(left, job.asks) if asked), default=10**9)
+        return min((int(x) // asked for x, asked in zip(left, job.asks) if asked), default=UNLIMITED)
 
     def empty_capacity(self, p: int, job: "Job", groups: Iterable[int]) -> list[int]:
         """Workers of a job that fit these groups of each server of an empty partition."""
@@ -100,7 +112,7 @@ class Hardware:
         return range(server * self.K, (server + 1) * self.K)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # so that what follows from a job can be kept by it
 class Job:
     """A job together with its profile (section 2)."""
 

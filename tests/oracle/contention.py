@@ -1,6 +1,7 @@
 """How fast placed jobs run, in the oracle: traffic, demand, contention (sections 3 to 5 of `docs/semantics.md`)."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 
@@ -138,6 +139,7 @@ def make_interference(interference, strengths=(1, 1, 1, 1, 1, 1)) -> Stretch:
     return analytic
 
 
+@functools.lru_cache(maxsize=1024)  # the hardware does not change, and a job is itself only
 def ideal_comm(hw: Hardware, job: Job) -> float:
     """Communication in a step on the ideal placement."""
     if job.traffic is not None:

@@ -9,8 +9,7 @@ from tests.oracle.state import State
 
 def tiers(state: State, j: int) -> list[float]:
     """The different speeds of the cluster's GPUs that a job may use, fastest first."""
-    hw, job = state.hw, state.jobs[j]
-    return sorted({float(v) for p in range(hw.P) for v in hw.speed[p][hw.usable(p, job)]}, reverse=True)
+    return state.hw.speeds_for(state.jobs[j])
 
 
 def groups_at(state: State, p: int, j: int, tier: float) -> list[int]:
@@ -29,7 +28,7 @@ def seen(state: State, p: int, j: int) -> tuple[list[int], list[int]]:
     """Free GPUs and capacities as rules see them: none below the job's tier."""
     tier = tier_of(state, p, j) if state.least_speed is None else state.least_speed
     at = set() if tier is None else set(groups_at(state, p, j, tier))
-    free, cap = [state.seen_free(p, j, a) for a in range(state.hw.N * state.hw.K)], state.capacity(p, j)
+    free, cap = state.seen_free(p, j), state.capacity(p, j)
     return [x if a in at else 0 for a, x in enumerate(free)], [x if a in at else 0 for a, x in enumerate(cap)]
 
 
@@ -57,7 +56,7 @@ def waits_for_faster(state: State, p: int, j: int, turn: int, slowdowns) -> bool
         at = groups_at(state, p, j, tier)
         if sum(state.hw.empty_capacity(p, job, at)) < job.W:
             continue
-        free = sum(int(state.free(p)[a]) for a in at)
+        free = int(state.free(p)[at].sum())
         ends = []
         for r in state.running[p]:
             gpus = sum(x * state.jobs[r.job].g for a, x in r.w.items() if a in at)

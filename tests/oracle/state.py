@@ -9,13 +9,13 @@ import numpy as np
 
 from jaxsched.semantics import LEAST_GAIN_S, OVERDUE
 from tests.oracle import history, preemption
-from tests.oracle.cluster import WHOLE, Hardware, Job, Resource
+from tests.oracle.cluster import UNLIMITED, WHOLE, Hardware, Job, Resource
 from tests.oracle.contention import Demand, Law, Stretch, slowdown
 from tests.oracle.failures import Outage
 from tests.oracle.pairs import Factors, Pairs, mean_factor
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Running:
     """A job that runs."""
 
@@ -73,6 +73,7 @@ class State:
         self.owed_after_round: list[tuple[int, float]] = []
         self.queue: list[list[int]] = [[] for _ in range(hw.P)]
         self.running: list[list[Running]] = [[] for _ in range(hw.P)]
+        self.slowed: tuple[list[Running], dict[int, float]] = [], {}  # slowdowns of the jobs that ran then
         self.finished: list[tuple[Running, float]] = []
         self.forwards = [0] * len(jobs)
         self.first_start_s = [math.nan] * len(jobs)
@@ -86,16 +87,17 @@ class State:
 
     def free(self, p: int, without: Collection[int] = ()) -> np.ndarray:
         """Free, that is whole, GPUs of each group of a partition, or as they were without some jobs."""
-        free = self.hw.gpus[p].copy()
+        free = self.hw.gpus[p].tolist()
+        shared = {(r.group, r.gpu) for r in self.running[p] if r.gpu is not None and r.job not in without}
+        for a, _ in shared:
+            free[a] -= 1
         for r in self.running[p]:
             if r.gpu is None and r.job not in without:
                 for a, count in r.w.items():
                     free[a] -= count * self.jobs[r.job].g
-        for a in range(len(free)):
-            free[a] -= len(self.shared(p, a, without))
-            if self.out[p, a // self.hw.K]:
-                free[a] = 0
-        return free
+        for s in np.flatnonzero(self.out[p]).tolist():
+            free[s * self.hw.K : (s + 1) * self.hw.K] = [0] * self.hw.K
+        return np.array(free)
 
     def shared(self, p: int, a: int, without: Collection[int] = ()) -> dict[int, int]:
         """The shared GPUs of a group: index -> thousandths in use."""
@@ -108,7 +110,7 @@ class State:
     def capacity(self, p: int, j: int, without: Collection[int] = ()) -> list[int]:
         """`cap_a` of section 7 for every group."""
         job, cap = self.jobs[j], self.gpu_capacity(p, j, without)
-        for s in range(self.hw.N):
+        for s in range(self.hw.N) if any(job.asks) else ():
             within = self.within(p, j, s, without)
             for a in self.hw.groups_of(s):
                 cap[a] = min(cap[a], within)
@@ -117,24 +119,28 @@ class State:
 
     def gpu_capacity(self, p: int, j: int, without: Collection[int] = ()) -> list[int]:
         """The same by GPUs alone."""
-        job, usable = self.jobs[j], self.hw.usable(p, self.jobs[j])
-        cap = self._capacity(p, job, [int(x) for x in self.free(p, without)], without)
-        return [x if usable[a] else 0 for a, x in enumerate(cap)]
+        job, usable = self.jobs[j], self.hw.usable(p, self.jobs[j]).tolist()
+        cap = self._capacity(p, job, self.free(p, without).tolist(), without)
+        return [x if may else 0 for x, may in zip(cap, usable, strict=True)]
 
     def within(self, p: int, j: int, s: int, without: Collection[int] = ()) -> int:
         """Workers of a job for whom the CPUs and the memory that are left of a server are enough."""
-        left = self.hw.reservable[p, s].copy()
+        if not any(self.jobs[j].asks):
+            return UNLIMITED
+        cpu, memory = self.hw.reservable[p, s].tolist()
         for r in self.running[p]:
             if r.job not in without:
-                left -= np.array(self.jobs[r.job].asks) * sum(x for a, x in r.w.items() if a // self.hw.K == s)
-        return self.hw.within(self.jobs[j], left)
+                here = sum(x for a, x in r.w.items() if a // self.hw.K == s)
+                cpu -= self.jobs[r.job].asks[0] * here
+                memory -= self.jobs[r.job].asks[1] * here
+        return self.hw.within(self.jobs[j], (cpu, memory))
 
-    def seen_free(self, p: int, j: int, a: int) -> int:
-        """Free GPUs of a group as a job sees them: no more than CPUs and memory are enough for, if they run short."""
-        free, cap, job = int(self.free(p)[a]), self.capacity(p, j)[a], self.jobs[j]
+    def seen_free(self, p: int, j: int) -> list[int]:
+        """Free GPUs of groups as a job sees them: no more than CPUs and memory are enough for, if they run short."""
+        free, cap, job = self.free(p).tolist(), self.capacity(p, j), self.jobs[j]
         if job.fraction:
-            return free if self.within(p, j, a // self.hw.K) > 0 else 0
-        return free if cap == free // job.g else cap * job.g
+            return [x if self.within(p, j, a // self.hw.K) > 0 else 0 for a, x in enumerate(free)]
+        return [x if most == x // job.g else most * job.g for x, most in zip(free, cap, strict=True)]
 
     def _capacity(self, p: int, job: Job, free: list[int], without: Collection[int]) -> list[int]:
         """The same of a job that may use all GPUs."""
@@ -236,8 +242,11 @@ class State:
         return world.kept_s(duration - r.remaining_s, before) - before > LEAST_GAIN_S
 
     def slowdowns(self) -> dict[int, float]:
-        """Slowdown of every running job."""
-        return self.slowdowns_by(self.factors)
+        """Slowdown of every running job; reckoned again when other jobs run."""
+        runs = [r for rs in self.running for r in rs]
+        if runs != self.slowed[0]:
+            self.slowed = runs, self.slowdowns_by(self.factors)
+        return self.slowed[1]
 
     def slowdowns_by(self, factors: Factors | None) -> dict[int, float]:
         """The same if these were the factors of pairs of models."""
