@@ -22,7 +22,7 @@ from jaxsched.learning.config import TrainConfig, describe_limits, to_dict
 from jaxsched.learning.devices import is_first, lock_by_first, wait_for_all
 from jaxsched.learning.rollout import stop_at_fault
 from jaxsched.learning.setting import Setting, is_same_run, make_setting, settle_path
-from jaxsched.learning.state import TrainState, has_step, read_saved_config, restore, save
+from jaxsched.learning.state import TrainState, has_step, read_saved_config, require_step, restore, save
 from jaxsched.learning.untrained import UNTRAINED_FOLDER, curve_of, has_untrained
 from jaxsched.machine import loop_options
 from jaxsched.policies.checkpoint import add_to_card, save_policy
@@ -76,7 +76,9 @@ def train(
 
     Several processes (`learning.devices`) call it alike; the first writes all but its steps.
     """
-    if not resume and has_step(run_dir / STATE_FOLDER):
+    if resume:
+        require_step(run_dir / STATE_FOLDER)
+    elif has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
     config = settle_path(config)
     setting = make_setting(config, debug_checks)

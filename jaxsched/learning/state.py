@@ -127,10 +127,15 @@ def _signals_later() -> Iterator[None]:
             signal.raise_signal(number)
 
 
-def restore(folder: Path, like: TrainState) -> TrainState:
-    """The newest whole step, in the shapes of `like`; UserError if there is none."""
+def require_step(folder: Path) -> None:
+    """UserError if the folder holds no whole step."""
     if not has_step(folder):
         raise UserError(f"run {folder.parent}: no checkpoint to resume from; start it again without --resume")
+
+
+def restore(folder: Path, like: TrainState) -> TrainState:
+    """The newest whole step, in the shapes of `like`; UserError if there is none."""
+    require_step(folder)
     shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, _without_empty(like))
     restored = _read(folder, state=ocp.args.StandardRestore(shapes)).state
     # by way of NumPy: what Orbax returns is committed to a device, which would compile to another program
@@ -161,10 +166,7 @@ def read_saved_config(folder: Path) -> TrainConfig:
     """The config that the newest step was made with; UserError if there is none or its schema is another."""
     if not folder.is_dir():
         raise UserError(f"run {folder.parent}: no folder {folder.name}; --resume takes the folder of an earlier run")
-    with _manager(folder) as manager:
-        step = manager.latest_step()
-        if step is None:
-            raise UserError(f"run {folder.parent}: no checkpoint to resume from; start it again without --resume")
+    require_step(folder)
     about = convert(_About, _read(folder, about=ocp.args.JsonRestore()).about, f"run {folder.parent}: about")
     if about.schema != SCHEMA:
         raise UserError(f"run {folder.parent}: schema {about.schema}, this version reads schema {SCHEMA}")

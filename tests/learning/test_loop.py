@@ -247,17 +247,11 @@ def test_resuming_a_finished_run_changes_nothing(whole, config):
     assert not rows and before == {name: (folder / name).read_bytes() for name in before}
 
 
-@pytest.mark.slow
-def test_resuming_nothing_is_refused(tmp_path, config):
-    with pytest.raises(UserError, match="resume"):
-        train(config, tmp_path / "run", resume=True)
-
-
-@pytest.mark.slow
-def test_resuming_nothing_leaves_nothing_behind(tmp_path, config):
-    with pytest.raises(UserError, match="resume"):
-        train(config, tmp_path / "run", resume=True)
-    assert not (tmp_path / "run" / STATE_FOLDER).exists()
+def test_resuming_nothing_is_refused_and_leaves_nothing_behind(tmp_path, config):
+    run = tmp_path / "run"
+    with pytest.raises(UserError, match=r"run .*: no checkpoint to resume from; start it again without --resume$"):
+        train(config, run, resume=True)
+    assert not run.exists()
 
 
 # ----------------------------------------------------------------------------------------------------------------- kill
