@@ -118,7 +118,10 @@ def ideal_comm_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array,
     unplanned = jnp.where(job.ps > 0, ps_s, ring_s)
     if not profiles.plans.gpus.size:
         return unplanned
-    return jnp.where(profiles.plans.gpus[job.model] > 0, _planned_comm_s(best, profiles.plans)[job.model], unplanned)
+    plans, model = profiles.plans, job.model
+    if not model.ndim:  # of one job only its own plan
+        plans, model = jax.tree.map(lambda leaf: leaf[model][None], plans), jnp.zeros_like(model)
+    return jnp.where(plans.gpus[model] > 0, _planned_comm_s(best, plans)[model], unplanned)
 
 
 def _planned_comm_s(best: Best, plans: PatternTable) -> Float32[Array, "models"]:

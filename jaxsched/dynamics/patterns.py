@@ -8,20 +8,26 @@ stride` further in the line, or `(size - shift) stride` back where its communica
 from collections.abc import Sequence
 
 import jax.numpy as jnp
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Float32, Int32
 
 from jaxsched.cluster.hardware import Cluster, in_domain
 from jaxsched.dynamics.all_reduce import Interval, Summed, sum_bytes
-from jaxsched.dynamics.batching import on_cpu
+from jaxsched.dynamics.batching import lane_by_lane, on_cpu
 from jaxsched.workload.patterns import EXCHANGE, EXPERT_GRADIENTS, GRADIENTS, NEIGHBOURS, TENSOR, PatternTable
 
 AT_ONCE = 2048  # entries of `Cluster.route`: with so many or fewer, one product is faster than adding to lists of links
 
 
+def _divide(x: Int32[Array, "*i"], by: Int32[Array, "*#i"]) -> Int32[Array, "*i"]:
+    """`x // by` of ranks: not negative, and below 2^21, where this is exact. CPUs divide integers one by one."""
+    return jnp.floor((x + jnp.float32(0.5)) / by.astype(jnp.float32)).astype(jnp.int32)
+
+
 def _tail(end: Int32[Array, "*i"], span: Int32[Array, ""], head: Int32[Array, ""]) -> Int32[Array, "*i"]:
     """How many `i` of `0 .. end - 1` have `i mod span >= head`."""
-    return end // span * (span - head) + jnp.maximum(end % span - head, 0)
+    whole = _divide(end, span)
+    return whole * (span - head) + jnp.maximum(end - whole * span - head, 0)
 
 
 def count_sends(
@@ -45,7 +51,7 @@ def count_pairs(
     stride: Int32[Array, ""] | int, size: Int32[Array, ""] | int, source: Interval, target: Interval
 ) -> Int32[Array, "*i"]:
     """Pairs of a rank of `source` and another one of `target` that are in the same communicator."""
-    stride, size = jnp.maximum(stride, 1), jnp.maximum(size, 1)
+    stride, size = jnp.maximum(jnp.asarray(stride), 1), jnp.maximum(size, 1)
     span = stride * size
 
     def below(x: Int32[Array, "*i"], y: Int32[Array, "*i"]) -> Int32[Array, "*i"]:
@@ -53,8 +59,10 @@ def count_pairs(
 
         There a communicator has `a` ranks below, and one more if it is among the first `b` of the span.
         """
-        whole = jnp.minimum(x, y) // span
-        (a, b), (c, d) = (jnp.divmod(jnp.minimum(end - whole * span, span), stride) for end in (x, y))
+        whole = _divide(jnp.minimum(x, y), span)
+        rests = [jnp.minimum(end - whole * span, span) for end in (x, y)]
+        a, c = (_divide(rest, stride) for rest in rests)
+        b, d = rests[0] - a * stride, rests[1] - c * stride
         in_last = stride * a * c + a * d + b * c + jnp.minimum(b, d)
         return whole * span * size + in_last - jnp.minimum(x, y)
 
@@ -144,26 +152,52 @@ def plan_bytes(cluster: Cluster, plan: PatternTable, gpus: Int32[Array, "N K"]) 
     server_first += rack_first[cluster.server_rack]
     first = server_first[:, None] + jnp.cumsum(gpus, -1) - gpus
 
-    size = (len(racks), len(racks))
-    source = jnp.broadcast_to(rack_first[:, None], size), jnp.broadcast_to((rack_first + by_rack)[:, None], size)
-    target = source[0].T, source[1].T
-    flows = _bytes(plan, count_all(plan, source, target)) * (1.0 - jnp.eye(len(racks)))
     domains = []
     if cluster.domain_block.size:
         joined, rack, own_first = in_domain(cluster), cluster.server_rack, first[:, 0]
         begin = jnp.where(joined, rack_first[rack], own_first)
         domains.append((begin, jnp.where(joined, (rack_first + by_rack)[rack], own_first + own)))
     sums = _sums(plan, first, gpus, cluster.server_rack, len(racks), domains)
-    for more in sums:
-        flows = flows + more.flows * (1.0 - jnp.eye(len(racks)))
-    return jnp.concatenate([inside_bytes(plan, first, gpus, domains, sums), _over_links(cluster, flows)])
+    flows = sum((more.flows for more in sums), jnp.zeros((len(racks), len(racks))))
+    crossed = _over_links(cluster, plan, (rack_first, rack_first + by_rack), flows)
+    return jnp.concatenate([inside_bytes(plan, first, gpus, domains, sums), crossed])
 
 
-def _over_links(cluster: Cluster, flows: Float32[Array, "T T"]) -> Float32[Array, "E"]:
-    """Bytes on each link, by what racks send each other."""
-    if cluster.route.size <= AT_ONCE or not on_cpu():
-        return jnp.einsum("tu,tue->e", flows, cluster.route)
-    return jnp.zeros(cluster.route.shape[-1]).at[cluster.path].add(flows[..., None] * cluster.path_share)
+def _over_links(
+    cluster: Cluster, plan: PatternTable, racks: Interval, flows: Float32[Array, "T T"]
+) -> Float32[Array, "E"]:
+    """Bytes on each link, by the ranks in each rack and what racks send each other beside that.
+
+    On a CPU many routes over many links are walked rack by rack: a gang is in few. Else all are added up at once.
+    """
+    if cluster.route.size > AT_ONCE and on_cpu():
+        return _walk(cluster.path, cluster.path_share, plan, *racks, flows, jnp.zeros(cluster.route.shape[-1]))
+    begin, end = (jnp.broadcast_to(x[:, None], flows.shape) for x in racks)
+    flows += _bytes(plan, count_all(plan, (begin, end), (begin.T, end.T)))
+    return jnp.einsum("tu,tue->e", flows * (1.0 - jnp.eye(len(flows))), cluster.route)
+
+
+@lane_by_lane
+def _walk(
+    path: Int32[Array, "T T hops"],
+    path_share: Float32[Array, "T T hops"],
+    plan: PatternTable,
+    begin: Int32[Array, "T"],
+    end: Int32[Array, "T"],
+    flows: Float32[Array, "T T"],
+    crossed: Float32[Array, "E"],
+) -> Float32[Array, "E"]:
+    """`crossed` and, rack by rack of a gang, what crosses the links from there."""
+
+    def send(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        left, crossed = carry
+        t = jnp.argmax(left)
+        source = jnp.broadcast_to(begin[t], begin.shape), jnp.broadcast_to(end[t], end.shape)
+        sent = flows[t] + _bytes(plan, count_all(plan, source, (begin, end)))
+        sent = jnp.where(jnp.arange(len(begin)) == t, 0.0, sent)
+        return left.at[t].set(False), crossed.at[path[t]].add(sent[:, None] * path_share[t])
+
+    return lax.while_loop(lambda carry: carry[0].any(), send, (end > begin, crossed))[1]
 
 
 def ideal_bytes(
