@@ -29,6 +29,7 @@ ROUNDS = 24
 CLUSTER = build([Server(cores=12)] * 4, leaf_spine(4, servers_per_rack=1, oversubscription=4), 2)
 CONFIG = EnvConfig(running_slots=16, queue_slots=16, rounds=3, tenants=4, largest_worker=4)
 ENV = ClusterEnv(CONFIG)
+RESET, STEP = jax.jit(ENV.reset), jax.jit(ENV.step)
 PARAMS = make_params(CLUSTER, interval_s=60.0)
 POLICY = parse("pack:area+backfill")
 
@@ -80,8 +81,8 @@ def rollout(key, params, pool) -> Any:
 
 def test_signature(pool):
     params, p = Episodes(env=PARAMS, starts=pool), CLUSTER.shape[0]
-    obs, state = jax.jit(ENV.reset)(jax.random.key(0), params)
-    result = jax.jit(ENV.step)(jax.random.key(1), state, wait_action(CLUSTER), params)
+    obs, state = RESET(jax.random.key(0), params)
+    result = STEP(jax.random.key(1), state, wait_action(CLUSTER), params)
     assert len(result) == 6
     obs_after, after, gain, terminated, truncated, info = result
     assert jax.tree.structure(after) == jax.tree.structure(state)
@@ -92,7 +93,7 @@ def test_signature(pool):
     assert terminated.shape == truncated.shape == () and terminated.dtype == truncated.dtype == bool
     assert all(leaf.shape[0] == p for leaf in jax.tree.leaves(obs))
     assert set(info) >= {"boundary", "illegal", "backlogged"}
-    # Nothing is kept on the environment: the same call gives the same answer, and it hashes by its configuration.
+    # Nothing is kept on the environment: traced again it gives the same answer, and it hashes by its configuration.
     same(jax.jit(ENV.step)(jax.random.key(1), state, wait_action(CLUSTER), params), result)
     assert hash(ClusterEnv(CONFIG)) == hash(ENV) and ClusterEnv(CONFIG) == ENV
     assert ClusterEnv(dataclasses.replace(CONFIG, rounds=4)) != ENV
@@ -282,17 +283,16 @@ def test_a_state_survives_the_host(pool):
 
 def test_terminated_and_truncated(pool):
     params = Episodes(env=PARAMS.replace(horizon=jnp.int32(2)), starts=pool)
-    step = jax.jit(ENV.step)
     state = jax.tree.map(lambda leaf: leaf[0], pool)
     ends = []
     for _ in range(2 * CONFIG.rounds):
-        _, state, _, terminated, truncated, info = step(jax.random.key(0), state, wait_action(CLUSTER), params)
+        _, state, _, terminated, truncated, info = STEP(jax.random.key(0), state, wait_action(CLUSTER), params)
         ends.append((bool(terminated), bool(truncated), int(info["boundary"])))
     assert ends == [(False, False, 0)] * 2 + [(False, False, 1)] * 3 + [(False, True, 2)]
     # With nothing to come and nothing to do an episode is over.
     empty = pad_table(to_table(take(strategies.random_jobs(np.random.default_rng(0), 1), slice(0)), 60.0), 24)
     done = initial_state(CONFIG, PARAMS, empty)
-    _, after, _, terminated, truncated, _ = step(jax.random.key(0), done, wait_action(CLUSTER), params)
+    _, after, _, terminated, truncated, _ = STEP(jax.random.key(0), done, wait_action(CLUSTER), params)
     assert bool(terminated) and not bool(truncated) and int(after.clock) == 0
     members = [np.asarray(pool.jobs.duration_s[i]).tobytes() for i in range(8)]
     assert np.asarray(after.jobs.duration_s).tobytes() in members  # the next episode has begun
@@ -300,7 +300,7 @@ def test_terminated_and_truncated(pool):
 
 def test_spaces_contain_what_is_shown_and_sample_what_is_taken(pool):
     params = Episodes(env=PARAMS, starts=pool)
-    obs, state = jax.jit(ENV.reset)(jax.random.key(0), params)
+    obs, state = RESET(jax.random.key(0), params)
     shown = {field.name: getattr(obs, field.name) for field in dataclasses.fields(obs)}
     assert ENV.observation_space(params).contains(shown)
     assert not ENV.observation_space(params).contains(shown | {"job_slot": shown["job_slot"] + CONFIG.queue_slots})
@@ -316,18 +316,19 @@ def test_the_end_of_an_episode_is_observed_if_asked_for(pool):
     env = ClusterEnv(CONFIG, final_obs=True)
     state = jax.tree.map(lambda leaf: leaf[0], pool)
 
+    @jax.jit
     def both(state):
         reached, *_ = env.step_env(state, wait_action(CLUSTER), params)
         obs, after, _, _, truncated, info = env.step(jax.random.key(0), state, wait_action(CLUSTER), params)
         assert isinstance(after, State)
-        return env.observe(reached, params), info["final_obs"], env.observe(after, params), obs, truncated, after.clock
+        ends = env.observe(reached, params), info["final_obs"], env.observe(after, params), obs
+        return ends, truncated, after.clock, reached
 
     for truncates in (False, False, True):
-        end, final, begin, obs, truncated, clock = jax.jit(both)(state)
+        (end, final, begin, obs), truncated, clock, state = both(state)
         close(final, end, rtol=1e-6)
         close(obs, begin, rtol=1e-6)
         assert bool(truncated) == truncates and int(clock) == 0
-        state, *_ = jax.jit(lambda state: env.step_env(state, wait_action(CLUSTER), params))(state)
 
 
 @pytest.mark.slow
