@@ -283,7 +283,7 @@ class MenuEnv:
     def _shown(self, params: EnvParams, played: State | Playing) -> Turn:
         state = to_decide(played)
         observation = observe(self.queue, params, state)
-        menu = build_menu(params, state, observation, racks=self.queue.racks)
+        menu = build_menu(params, state, observation, queue=self.queue)
         return Turn(played=played, observation=observation, menu=menu)
 
     def _begin_if(

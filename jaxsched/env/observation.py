@@ -13,7 +13,7 @@ from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.extensions.sharing import gpus_of
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.queues import Discipline, area_s, first, order_keys
-from jaxsched.env.reservations import openings
+from jaxsched.env.reservations import weigh_openings
 from jaxsched.env.state import EnvParams, State
 from jaxsched.pytree import Pytree
 
@@ -184,12 +184,20 @@ def scheduler_features(params: EnvParams, state: State) -> Float32[Array, "P Fp"
     return jnp.stack(features, -1)
 
 
-def observe(queue: Discipline, params: EnvParams, state: State) -> Observation:
-    """The observation of every scheduler whose queue has this discipline."""
+def observe(queue: Discipline, params: EnvParams, state: State, *, weighs: bool = False) -> Observation:
+    """The observation of every scheduler whose queue has this discipline.
+
+    Who `weighs` what reservations cost (`env.reservations.weigh_openings`) forwards to where most GPUs are free.
+    """
     cluster = params.cluster
     keys = order_keys(queue, state, params)
-    can_start, open_to = openings(queue, params, state, keys)
+    can_start, open_to, _ = weigh_openings(queue, params, state, keys, weighs=weighs)
     slots, mask = window_slots(queue, keys, state, can_start, open_to.any(-1))
+    forward = open_to[jnp.arange(cluster.shape[0]), slots[:, -1]] & mask[:, -1:]
+    if weighs:
+        forward &= jnp.argmax(jnp.where(forward, state.free.sum((1, 2)), -1), -1)[:, None] == jnp.arange(
+            cluster.shape[0]
+        )
     return Observation(
         group=group_features(params, state),
         group_mask=cluster.group_gpus > 0,
@@ -200,5 +208,5 @@ def observe(queue: Discipline, params: EnvParams, state: State) -> Observation:
         job=job_features(params, state, slots, mask),
         job_slot=slots,
         job_mask=mask,
-        forward_mask=open_to[jnp.arange(cluster.shape[0]), slots[:, -1]] & mask[:, -1:],
+        forward_mask=forward,
     )

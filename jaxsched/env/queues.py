@@ -93,8 +93,8 @@ def check_shown(queue: Discipline, looks_ahead: bool) -> None:
         raise UserError(
             "racks: not with looks_ahead, which knows nothing of racks when it says what waiting would bring"
         )
-    if queue.faster:
-        raise UserError("faster: not for schedulers that choose from menus, whose networks say who is forwarded")
+    if queue.faster and not looks_ahead:
+        raise UserError("faster: only with looks_ahead, else networks say who is forwarded")
 
 
 def order_keys(queue: Discipline, state: State, params: EnvParams) -> Float32[Array, "P Q"]:

@@ -33,8 +33,8 @@ def initial(setting: Setting) -> TrainState:
     weight_key, world_key, run_key = jax.random.split(jax.random.key(setting.seed), 3)
     states, draws = draw_worlds(world_key, setting.worlds, setting.ppo.num_envs)
     one = jax.tree.map(lambda leaf: leaf[0], states)
-    obs = observe(setting.queue, params, one)
-    menu = build_menu(params, one, obs, network.looks_ahead, setting.queue.racks)
+    obs = observe(setting.queue, params, one, weighs=network.looks_ahead)
+    menu = build_menu(params, one, obs, network.looks_ahead, setting.queue)
     weights = network.init(weight_key, obs, menu)
     weights = first_weights(setting.start.checkpoint, setting.start.freeze, network, weights)
     return TrainState(

@@ -29,7 +29,7 @@ from jaxsched.learning.options import RewardConfig
 from jaxsched.learning.worlds import Worlds
 from jaxsched.networks.hierarchy import Heads, SchedulerNetwork, apply_in_blocks
 from jaxsched.policies.learned import log_prob_and_entropy, option_logits, sample
-from jaxsched.policies.menu import build_menu, to_action
+from jaxsched.policies.menu import as_ahead, build_menu, to_action
 from jaxsched.pytree import Pytree
 
 UNSOUND = Fault("a reward, value or probability that is not finite", "partition")
@@ -153,8 +153,9 @@ def _cut_after_last_decision(steps: Experience) -> tuple[Experience, Float32[Arr
 def look(rollout: Rollout, params: EnvParams, state: State) -> tuple[Observation, Menu]:
     """What the schedulers of one environment see of it, by what they may know."""
     state = mask_unknown(rollout.static, params, state)
-    obs = observe(rollout.queue, params, state)
-    return obs, build_menu(params, state, obs, rollout.network.looks_ahead, rollout.queue.racks)
+    ahead = rollout.network.looks_ahead
+    obs = observe(rollout.queue, params, state, weighs=ahead)
+    return obs, build_menu(params, state, obs, ahead, rollout.queue)
 
 
 class _Moved(Pytree):
@@ -202,7 +203,10 @@ def _step(
     choice = sample(key, heads, obs, menu)
     log_prob, _ = log_prob_and_entropy(heads, obs, menu, choice)
     _, mask = option_logits(heads, obs, menu)
-    moved = _move(rollout, params, world, to_action(state, obs, menu, choice))
+    action = to_action(state, obs, menu, choice)
+    if rollout.network.looks_ahead:
+        action = as_ahead(rollout.queue, params, mask_unknown(rollout.static, params, state), action)
+    moved = _move(rollout, params, world, action)
     decided, after = moved.decided, moved.state
     discount = jnp.where(moved.advanced, rollout.gamma**factor, 1.0)
     before = jnp.where(decided, potential(rule, params, state, jnp.array(False)), 0.0)

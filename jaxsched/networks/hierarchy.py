@@ -24,6 +24,8 @@ T = TypeVar("T", bound=PyTree)
 
 # What a soft greedy-wait believes at first, in the order in which `SchedulerNetwork.decide` reads it.
 BELIEF = (0.3, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0, 2.0)
+# Of who looks ahead: what is worth waiting for comes after forwards, and these after all else (`policies.menu`).
+AHEAD = (1.0, 2.0, 12.0, 2.0, 0.0, 2.0, 2.0, 10.0)
 APPRAISED = 0.25  # share of the menus that are appraised at a time
 _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability of 0 stays a number
 
@@ -148,7 +150,7 @@ class SchedulerNetwork(nn.Module):
     are trained with everything else; `prior=False` leaves it out. A scheduler acts whenever it can if its partition is
     idle or some job would be done before anything that runs, so that nothing waits for ever; with `may_wait=False` it
     always does.
-    Who `looks_ahead` has menus that say what waiting would bring, and starts from `greedy-wait:sjf+spread+lifetime`.
+    Who `looks_ahead` has menus that say what waiting would bring, and starts from `greedy-wait` as it is.
     `kind` is one of `KINDS`; the flat one has no hierarchy.
     """
 
@@ -177,7 +179,7 @@ class SchedulerNetwork(nn.Module):
         self.place, self.act, self.forward = logit(), logit(), logit()
         self.value = nn.Dense(1)
         if self.prior:
-            self.belief = self.param("belief", lambda _: jnp.array(BELIEF, jnp.float32))
+            self.belief = self.param("belief", lambda _: jnp.array(AHEAD if self.looks_ahead else BELIEF, jnp.float32))
 
     def __call__(self, obs: Observation, menu: Menu) -> Heads:
         code = self.encode(obs)

@@ -11,7 +11,7 @@ from jaxsched.cluster.hardware import partition_axes
 from jaxsched.env.extensions.requests import spare
 from jaxsched.env.extensions.sharing import room_of
 from jaxsched.env.gpu_choice import speeds_in
-from jaxsched.env.queues import first, may_be_forwarded
+from jaxsched.env.queues import Discipline, feasible_at, first, may_be_forwarded
 from jaxsched.env.state import FORWARD, PLACE, WAIT, Action, EnvParams, State
 from jaxsched.policies.filling import place_ps, quantise
 from jaxsched.policies.rules import View
@@ -118,6 +118,44 @@ def choose_faster(
     most = gain.max(-1, keepdims=True)
     roomiest = jnp.argmax(jnp.where(gain == most, state.free.sum((1, 2)), -1), -1)
     return roomiest.astype(jnp.int32), most[:, 0] >= FASTER
+
+
+def or_faster(
+    queue: Discipline,
+    forward: str,
+    state: State,
+    params: EnvParams,
+    slot: Int32[Array, "P"],
+    starts: Bool[Array, "P"],
+    open_to: Bool[Array, "P Q P"],
+    elsewhere: Forwarded,
+) -> tuple[Bool[Array, "P"], Forwarded]:
+    """Who places the job in `slot`, and what is forwarded; with `faster` that job, if its GPUs are faster elsewhere."""
+    if not queue.faster or state.gpu_speeds == 1:
+        return starts, elsewhere
+    target, moves = choose_faster(state, params, slot, open_to, forward)
+    moves &= starts
+    forward_slot, other, possible = elsewhere
+    return starts & ~moves, (jnp.where(moves, slot, forward_slot), jnp.where(moves, target, other), possible | moves)
+
+
+def find_faster(
+    queue: Discipline,
+    forward: str,
+    state: State,
+    params: EnvParams,
+    slots: Int32[Array, "P W"],
+    open_to: Bool[Array, "P Q P"],
+) -> tuple[Bool[Array, "P Q P"], Bool[Array, "P W"] | bool]:
+    """Where who looks ahead lets queued jobs look for faster GPUs, and whether those in `slots` leave for such.
+
+    That is where the job fits the fewest servers. Of others, none leaves before it would start here.
+    """
+    if not queue.faster or state.gpu_speeds == 1:
+        return open_to, False
+    near = open_to & feasible_at(state, jnp.maximum(state.queue, 0), params.cluster, consolidate=True)
+    _, goes = jax.vmap(choose_faster, (None, None, 1, None, None), 1)(state, params, slots, near, forward)
+    return near, goes
 
 
 def place_or_forward(

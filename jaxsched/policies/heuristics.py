@@ -12,7 +12,6 @@ a GPU do not wait for a better place.
 """
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,14 +22,14 @@ from jaxsched.dynamics.batching import everywhere, lane_by_lane, of_parts, on_cp
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.env.extensions.pairs import as_seen
 from jaxsched.env.observation import window_slots
-from jaxsched.env.queues import Discipline, feasible_at, next_job, order_keys
+from jaxsched.env.queues import Discipline, next_job, order_keys
 from jaxsched.env.reservations import openings, weigh_openings
 from jaxsched.env.state import Action, EnvParams, State, job_spec
 from jaxsched.errors import UserError
-from jaxsched.policies.base import Act, Forwarded, choose_faster, choose_forward, make_views, place_or_forward
+from jaxsched.policies.base import Act, choose_forward, find_faster, make_views, or_faster, place_or_forward
 from jaxsched.policies.filling import quantise
-from jaxsched.policies.looking_ahead import had_better_wait
-from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
+from jaxsched.policies.looking_ahead import look_ahead
+from jaxsched.policies.offers import Window, accept, appraise, make_window, score, with_step_times
 from jaxsched.policies.rules import RULES, Rule, View, by_racks, fastest, for_job
 from jaxsched.policies.spec import MATCH, STAY, PolicySpec
 from jaxsched.user_code import call, name_of
@@ -63,29 +62,10 @@ def make_heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = ST
         nowhere = jnp.zeros_like(view.free)
         workers = lax.cond(starts.any(), lambda: place_all(keys_of_groups, view, job), lambda: nowhere)
         elsewhere = choose_forward(state, params, keys, can_start, open_to, forward)
-        starts, elsewhere = _or_faster(queue, forward, state, params, slot, starts, open_to, elsewhere)
+        starts, elsewhere = or_faster(queue, forward, state, params, slot, starts, open_to, elsewhere)
         return place_or_forward(state, starts, slot, workers, *elsewhere)
 
     return act
-
-
-def _or_faster(
-    queue: Discipline,
-    forward: str,
-    state: State,
-    params: EnvParams,
-    slot: Int32[Array, "P"],
-    starts: Bool[Array, "P"],
-    open_to: Bool[Array, "P Q P"],
-    elsewhere: Forwarded,
-) -> tuple[Bool[Array, "P"], Forwarded]:
-    """Who places the job in `slot`, and what is forwarded; with `faster` that job, if its GPUs are faster elsewhere."""
-    if not queue.faster or state.gpu_speeds == 1:
-        return starts, elsewhere
-    target, moves = choose_faster(state, params, slot, open_to, forward)
-    moves &= starts
-    forward_slot, other, possible = elsewhere
-    return starts & ~moves, (jnp.where(moves, slot, forward_slot), jnp.where(moves, target, other), possible | moves)
 
 
 def _draw(key: PRNGKeyArray, queue: Int32[Array, "P Q"]) -> Float32[Array, "P Q"]:
@@ -149,7 +129,9 @@ def make_waiting(of: PolicySpec) -> Act:
         can_start, open_to, passed = weigh_openings(queue, params, state, keys, weighs=of.ahead)
         slots, found = window_slots(queue, keys, state, can_start)
         slots, found = slots[:, :-1], found[:, :-1]
-        faster_in, goes = _find_faster(of, state, params, slots, open_to)
+        faster_in, goes = (
+            find_faster(queue, of.forward, state, params, slots, open_to) if of.ahead else (open_to, False)
+        )
         window = make_window(
             state, params, slots, found, lifetimes=of.lifetimes, every_gpu=matches, ahead=of.ahead, goes=goes
         )
@@ -158,31 +140,11 @@ def make_waiting(of: PolicySpec) -> Act:
         place, rank, workers, gpu = lane_by_lane(choose)(params, window, relative)
         slot = jnp.take_along_axis(slots, rank[:, None], -1)[:, 0]
         elsewhere = choose_forward(state, params, keys, can_start, open_to, of.forward)
-        place, elsewhere = _or_faster(queue, of.forward, state, params, slot, place, faster_in, elsewhere)
+        place, elsewhere = or_faster(queue, of.forward, state, params, slot, place, faster_in, elsewhere)
         action = place_or_forward(state, place, slot, workers, *elsewhere, gpu if window.every_gpu else None)
         return action.replace(overtaken=passed.by(slot)) if passed else action
 
     return act
-
-
-def _find_faster(
-    of: PolicySpec, state: State, params: EnvParams, slots: Int32[Array, "P W"], open_to: Bool[Array, "P Q P"]
-) -> tuple[Bool[Array, "P Q P"], Bool[Array, "P W"] | bool]:
-    """In which partitions queued jobs look for faster GPUs, and whether those in `slots` leave for such.
-
-    Who looks ahead looks where the job fits the fewest servers. Of others, none leaves before it would start here.
-    """
-    if not (of.ahead and of.queue.faster) or state.gpu_speeds == 1:
-        return open_to, False
-    near = open_to & feasible_at(state, jnp.maximum(state.queue, 0), params.cluster, consolidate=True)
-    _, goes = jax.vmap(choose_faster, (None, None, 1, None, None), 1)(state, params, slots, near, of.forward)
-    return near, goes
-
-
-def _accept(threshold: float, patience: float, on: Offers) -> Bool[Array, "C"]:
-    """Which candidates are good enough; all where the partition runs nothing, for then the stake is 0."""
-    good = quantise(on.loss) <= quantise(jnp.float32(threshold))
-    return good | (quantise(on.stake) <= quantise(jnp.float32(patience)))
 
 
 def _choose_cheapest(
@@ -198,7 +160,7 @@ def _choose_cheapest(
         of_partition, relative = part
         on, milli = appraise(params, of_partition, p, w), of_partition.job.milli
         choice = jnp.argmin(score(on))
-        good = _accept(threshold, patience, on)
+        good = accept(threshold, patience, on)
         if milli is not None:
             good |= milli[w] < WHOLE
         cost = quantise(relative[w] * (on.effective + on.later)[choice])
@@ -224,12 +186,9 @@ def _choose_first(
     def best_offer(part: Window, p: Array, w: Array) -> tuple[Array, Array]:
         on = appraise(params, part, p, w)
         choice = jnp.argmin(score(on))
-        good = _accept(threshold, patience, on)[choice]
+        good = accept(threshold, patience, on)[choice]
         if part.leaving:
-            milli: Any = part.job.milli  # an array where GPUs are shared
-            whole = milli[w] >= WHOLE if part.sharing else jnp.array(True)
-            good = jnp.where(whole, ~had_better_wait(params, part, p, w, on.effective[choice]), good)
-            good |= part.leaving.goes[w]
+            good = ~look_ahead(params, part, p, w, on, choice).waits
         return good & on.valid[choice], on.workers[choice]
 
     if not on_cpu():  # all jobs of the windows at once

@@ -109,8 +109,8 @@ def _graph_act(network: SchedulerNetwork, queue: Discipline, max_forwards: int |
         return _likeliest(network, weights, offered.observation, offered.menu)
 
     def judge(state: State, params: EnvParams, weights: PyTree) -> Judgement:
-        params, obs = look(queue, max_forwards, state, params)
-        menu = build_menu(params, state, obs, network.looks_ahead, queue.racks)
+        params, obs = look(queue, max_forwards, state, params, network.looks_ahead)
+        menu = build_menu(params, state, obs, network.looks_ahead, queue)
         heads = cast(Heads, network.apply(weights, obs, menu))
         logits, _ = option_logits(heads, obs, menu)
         _, entropy = log_prob_and_entropy(heads, obs, menu, most_likely(heads, obs, menu))

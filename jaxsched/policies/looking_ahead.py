@@ -11,15 +11,27 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.dynamics.resources import own_use
 from jaxsched.env.state import EnvParams
 from jaxsched.policies.filling import quantise
-from jaxsched.policies.offers import Leaving, Offers, Window, appraise, make_view, score
+from jaxsched.policies.offers import Leaving, Offers, Window, accept, appraise, make_view, score
 from jaxsched.policies.rules import find_fast, per_server
+from jaxsched.pytree import Pytree
+from jaxsched.workload.jobs import WHOLE
 
 _NOW = -1.0  # nothing has been looked at
 
 
-def had_better_wait(
-    params: EnvParams, window: Window, p: Int32[Array, ""], w: Int32[Array, ""], eff: Float32[Array, ""]
-) -> Bool[Array, ""]:
+class Hope(Pytree):
+    """What a job can hope for if it waits, in slowdowns as `Offers.effective` has them."""
+
+    waits: Bool[Array, ""]  # it had better
+    reach: Float32[Array, ""]  # in an empty cluster; as now where nothing that is worth the wait could be there
+    least: Float32[Array, ""]  # after the best wait, which counts; as now if none is worth it
+    most: Float32[Array, ""]  # what no wait is better than, which may be more than now; infinite: nothing ends
+    wait_s: Float32[Array, ""]  # the best wait, at least one interval; 0 if none is worth it
+
+
+def look_ahead(
+    params: EnvParams, window: Window, p: Int32[Array, ""], w: Int32[Array, ""], on: Offers, choice: Int32[Array, ""]
+) -> Hope:
     """Whether a job would be done sooner on a place that it can have once some running jobs have ended.
 
     Args:
@@ -27,9 +39,10 @@ def had_better_wait(
         window: of one partition, with `leaving`.
         p: the partition.
         w: the job's place in the window.
-        eff: effective slowdown of the place that it can have now.
+        on: what it can have now.
+        choice: which of these it would take.
     """
-    leaving = window.leaving
+    leaving, eff, milli = window.leaving, on.effective[choice], window.job.milli
     assert leaving
     ideal, fast = 1.0, jnp.array(True)
     if window.gpu_speeds > 1:  # slower GPUs than those that the job would get now stay hidden
@@ -45,20 +58,38 @@ def had_better_wait(
         return (leaving.waited_s[w] + jnp.maximum(end_s, params.interval_s)) / estimate_s
 
     def may_pay(carry: tuple[Array, ...]) -> Array:
-        after_s, reach, least = carry
+        after_s, reach, least, *_ = carry
         return quantise(waits(next_end(after_s)) + reach) < quantise(least)
 
     def look(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        after_s, reach, least = carry
+        after_s, reach, least, most, wait_s = carry
         first, end_s = after_s == _NOW, next_end(after_s)
         on = appraise(params, _window_then(params, window, leaving, p, fast, jnp.where(first, jnp.inf, end_s)), p, w)
         then = eff_of_best(on)
-        done = jnp.where(first, least, jnp.minimum(least, waits(end_s) + then))
-        return jnp.where(first, 0.0, end_s), jnp.where(first, then, reach), done
+        done = jnp.where(first, jnp.inf, waits(end_s) + then)
+        wait_s = jnp.where(done < least, jnp.maximum(end_s, params.interval_s), wait_s)
+        return (
+            jnp.where(first, 0.0, end_s),
+            jnp.where(first, then, reach),
+            jnp.minimum(least, done),
+            jnp.minimum(most, done),
+            wait_s,
+        )
 
     # The first turn finds what is within reach. It is not needed where even an ideal place would come too late.
-    _, _, least = lax.while_loop(may_pay, look, (jnp.float32(_NOW), jnp.float32(ideal), eff))
-    return quantise(least) < quantise(eff)
+    start = (jnp.float32(_NOW), jnp.float32(ideal), eff, jnp.float32(jnp.inf), jnp.float32(0.0))
+    after_s, reach, least, most, wait_s = lax.while_loop(may_pay, look, start)
+    better = quantise(least) < quantise(eff)
+    if window.sharing:  # a fraction goes by the next completion
+        assert milli is not None
+        better = jnp.where(milli[w] >= WHOLE, better, ~accept(1.0, 1.0, on)[choice])
+    return Hope(
+        waits=better & ~leaving.goes[w],
+        reach=jnp.where(after_s == _NOW, eff, reach),
+        least=least,
+        most=jnp.minimum(most, waits(next_end(after_s)) + reach),
+        wait_s=wait_s,
+    )
 
 
 def eff_of_best(on: Offers) -> Float32[Array, ""]:

@@ -1,5 +1,6 @@
 """Policies that choose from a menu: candidate placements of the window's jobs, with what each would do."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,20 +16,35 @@ from jaxsched.dynamics.traffic import rack_matrix
 from jaxsched.env.environment import initial_state
 from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.env.observation import Choice, Menu, Observation, observe
-from jaxsched.env.queues import Discipline, check_shown
-from jaxsched.env.state import POSSIBLE, Action, EnvConfig, EnvParams, State, make_params, wait_action
-from jaxsched.policies.base import Act, place_or_forward
+from jaxsched.env.queues import Discipline, check_shown, order_keys
+from jaxsched.env.reservations import weigh_openings
+from jaxsched.env.state import (
+    FORWARD,
+    PLACE,
+    POSSIBLE,
+    Action,
+    EnvConfig,
+    EnvParams,
+    State,
+    make_params,
+    wait_action,
+)
+from jaxsched.policies.base import Act, find_faster, or_faster, place_or_forward
 from jaxsched.policies.filling import ahead
-from jaxsched.policies.looking import Held, Hope, look_ahead, look_at_held
+from jaxsched.policies.looking_ahead import Hope, look_ahead
 from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.rules import per_server
+from jaxsched.policies.spec import TO_ANY
 from jaxsched.semantics import CAPS
 from jaxsched.workload.jobs import make_job_list, to_table
 
 OPTIONS = 32  # of a scheduler; there are five on average, and more only while much is free
 _LONG = 1e4  # run times of a job: so long a wait is as good as for ever
 _STAKE = 4.0  # largest log of a stake: beyond it, only the sign matters
+_STEEP = 4.0  # by which it grows with the log of two slowdowns' ratio
+_LEAST = 1e-3  # of a slowdown
+PLAIN = Discipline()
 
 
 class Offered(NamedTuple):
@@ -44,18 +60,21 @@ Chooser = Callable[[PRNGKeyArray, Offered, PyTree], Choice]
 
 
 def build_menu(
-    params: EnvParams, state: State, obs: Observation, looks_ahead: bool = False, racks: bool = False
+    params: EnvParams, state: State, obs: Observation, looks_ahead: bool = False, queue: Discipline = PLAIN
 ) -> Menu:
     """The menu for the first `W` jobs of the observation's window, empty for schedulers that have waited.
 
-    If there are more than `OPTIONS` placements, the last of the last jobs are not offered. Who `looks_ahead` is told
-    what waiting would bring (`policies.looking`), and stakes are measured by that. `racks`: of the queue's discipline.
+    If there are more than `OPTIONS` placements, the last of the last jobs are not offered, but for those who look ahead
+    the best of each job. Who `looks_ahead` is told what waiting would bring (`policies.looking_ahead`), and stakes are
+    measured by that. `queue`: what was observed of.
     """
     slots, there = obs.job_slot[:, :-1], obs.job_mask[:, :-1]
-    window = make_window(state, params, slots, there, lifetimes=looks_ahead, racks=racks)
-    if looks_ahead:
-        return lane_by_lane(_build_ahead)(params, window, look_at_held(params, state))
-    return lane_by_lane(_build)(params, window)
+    if not looks_ahead:
+        return lane_by_lane(_build)(params, make_window(state, params, slots, there, racks=queue.racks))
+    open_to = weigh_openings(queue, params, state, order_keys(queue, state, params))[1]
+    _, goes = find_faster(queue, TO_ANY, state, params, slots, open_to)
+    window = make_window(state, params, slots, there, lifetimes=True, ahead=True, goes=goes)
+    return lane_by_lane(_build_ahead)(params, window)
 
 
 def _build(params: EnvParams, window: Window) -> Menu:
@@ -66,47 +85,63 @@ def _build(params: EnvParams, window: Window) -> Menu:
     return _menus(with_step_times(params, window), window, of_job)
 
 
-def _build_ahead(params: EnvParams, window: Window, held: Held) -> Menu:
-    def of_job(part: tuple[Window, Held], partition: Array, rank: Array) -> Menu:
-        (window, held), duration = part, part[0].duration_s[rank]
-        on = appraise(params, window, partition, rank)
-        best = jnp.where(on.valid, on.effective, jnp.inf)[jnp.argmin(score(on))]
-        hope = look_ahead(params, window, held, partition, rank, best)
-        on = on.replace(stake=(on.effective - hope.then) * duration / hope.wait_s)
-        menu = _menu_of(on, rank, duration, window.wait_s)
+def _build_ahead(params: EnvParams, window: Window) -> Menu:
+    def of_job(part: Window, partition: Array, rank: Array) -> Menu:
+        on, duration = appraise(params, part, partition, rank), part.duration_s[rank]
+        choice = jnp.argmin(score(on))
+        hope = look_ahead(params, part, partition, rank, on, choice)
+        menu = _menu_of(on.replace(stake=_stakes(on, hope, choice)), rank, duration, part.wait_s)
         more = jnp.where(menu.mask[:, None], _hopes(on, hope, duration), 0.0)
-        return menu.replace(features=jnp.concatenate([menu.features, more], -1))
+        features = jnp.concatenate([menu.features, more], -1)
+        return menu.replace(features=features, brief=menu.brief & ~hope.waits)
 
-    return _menus((with_step_times(params, window), held), window, of_job)
+    return _menus(with_step_times(params, window), window, of_job, best=True)
 
 
-def _menus(parts: PyTree, window: Window, of_job: Callable[[Any, Array, Array], Menu]) -> Menu:
-    """The menus of all schedulers; `parts`: what `of_job` reads, with a leading axis over partitions."""
+def _stakes(on: Offers, hope: Hope, choice: Int32[Array, ""]) -> Float32[Array, "C"]:
+    """Above e where the job had better wait, of its `choice` below 1/e where it had not; by how much the two differ."""
+    margin = jnp.log(on.effective) - jnp.log(hope.most)
+    sure = jnp.clip(1.0 + _STEEP * jnp.abs(margin), 1.0, _STAKE)
+    of_job = jnp.where(hope.waits, sure[choice], -sure[choice])
+    return jnp.exp(jnp.maximum(of_job, jnp.where(margin > 0.0, sure, -sure)).at[choice].set(of_job))
+
+
+def _menus(parts: PyTree, window: Window, of_job: Callable[[Any, Array, Array], Menu], best: bool = False) -> Menu:
+    """The menus of all schedulers; `parts`: what `of_job` reads, with a leading axis over partitions.
+
+    `best`: as in `_compacted`.
+    """
     first = jax.tree.map(lambda leaf: leaf[0], parts)
     shapes = jax.eval_shape(of_job, first, jnp.int32(0), jnp.int32(0))
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     menus = of_parts(parts, window.some, of_job, everywhere(blank, window.some))
     menus = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[3:]), menus)
-    return jax.vmap(_compacted)(menus)
+    return jax.vmap(functools.partial(_compacted, best))(menus)
 
 
 def _hopes(on: Offers, hope: Hope, duration: Float32[Array, ""]) -> Float32[Array, "C 4"]:
-    """What the placements are beside what the job could reach, now and after a wait, and what they delay."""
+    """What the placements are beside what the job could reach, beside the best wait and that, and what they delay."""
     waits = jnp.minimum(hope.wait_s / jnp.maximum(duration, 1.0), _LONG)
     rows = [
-        jnp.log(on.effective / hope.reach),
-        jnp.full_like(on.own, jnp.log(hope.then / hope.reach)),
+        jnp.log(on.effective / jnp.maximum(hope.reach, _LEAST)),
+        jnp.log(on.effective / jnp.maximum(hope.least, _LEAST)),
         jnp.full_like(on.own, jnp.log1p(waits)),
         jnp.log1p(on.later) / 4,
     ]
     return jnp.stack(rows, -1)
 
 
-def _compacted(menu: Menu) -> Menu:
-    """The first `OPTIONS` entries of one scheduler's menu that hold something; leading axis K."""
-    size = menu.mask.shape[0]
-    place = jnp.cumsum(menu.mask) - 1
-    wanted = menu.mask & (place == jnp.arange(min(OPTIONS, size))[:, None])
+def _compacted(best: bool, menu: Menu) -> Menu:
+    """The first `OPTIONS` entries of one scheduler's menu that hold something; leading axis K.
+
+    Others make way for the `best` of each job.
+    """
+    size, kept = menu.mask.shape[0], menu.mask
+    if best:
+        first, others = kept & (menu.order == 0), kept & (menu.order > 0)
+        kept &= first | (jnp.cumsum(others) <= OPTIONS - first.sum())
+    place = jnp.cumsum(kept) - 1
+    wanted = kept & (place == jnp.arange(min(OPTIONS, size))[:, None])
     chosen, some = jnp.argmax(wanted, -1), wanted.any(-1)
     return jax.tree.map(lambda leaf: leaf[chosen], menu).replace(mask=some)
 
@@ -186,23 +221,37 @@ def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None, looks
     check_shown(queue, looks_ahead)
 
     def act(key: PRNGKeyArray, state: State, params: EnvParams, weights: PyTree) -> Action:
-        params, obs = look(queue, max_forwards, state, params)
+        params, obs = look(queue, max_forwards, state, params, looks_ahead)
 
         def decide() -> Action:
-            menu = build_menu(params, state, obs, looks_ahead, queue.racks)
+            menu = build_menu(params, state, obs, looks_ahead, queue)
             return to_action(state, obs, menu, choose(key, Offered(params, state, obs, menu), weights))
 
         something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
-        return lax.cond(something, decide, lambda: wait_action(params.cluster))
+        action = lax.cond(something, decide, lambda: wait_action(params.cluster))
+        return as_ahead(queue, params, state, action) if looks_ahead else action
 
     return act
 
 
-def look(queue: Discipline, max_forwards: int | None, state: State, params: EnvParams) -> tuple[EnvParams, Observation]:
+def as_ahead(queue: Discipline, params: EnvParams, state: State, action: Action) -> Action:
+    """The action of who looks ahead: jobs go where GPUs are faster, and what a start costs the gang is counted."""
+    _, open_to, passed = weigh_openings(queue, params, state, order_keys(queue, state, params))
+    slot, places = action.slot, action.kind == PLACE
+    near, _ = find_faster(queue, TO_ANY, state, params, slot[:, None], open_to)
+    elsewhere = slot, action.target, action.kind == FORWARD
+    places, (_, target, forwards) = or_faster(queue, TO_ANY, state, params, slot, places, near, elsewhere)
+    kind = jnp.where(places, PLACE, jnp.where(forwards, FORWARD, action.kind))
+    return action.replace(kind=kind, target=target, overtaken=passed.by(slot) if passed else None)
+
+
+def look(
+    queue: Discipline, max_forwards: int | None, state: State, params: EnvParams, looks_ahead: bool = False
+) -> tuple[EnvParams, Observation]:
     """What a policy of this discipline observes, and the parameters under which a job is forwarded no more often."""
     if max_forwards is not None:
         params = params.replace(max_forwards=jnp.minimum(params.max_forwards, max_forwards))
-    return params, observe(queue, params, state)
+    return params, observe(queue, params, state, weighs=looks_ahead)
 
 
 def shapes_shown(queue: Discipline, cluster: Cluster, looks_ahead: bool = False) -> tuple[Observation, Menu]:
@@ -212,7 +261,7 @@ def shapes_shown(queue: Discipline, cluster: Cluster, looks_ahead: bool = False)
 
     def look() -> tuple[Observation, Menu]:
         state = initial_state(EnvConfig(), params, job)
-        obs = observe(queue, params, state)
-        return obs, build_menu(params, state, obs, looks_ahead, queue.racks)
+        obs = observe(queue, params, state, weighs=looks_ahead)
+        return obs, build_menu(params, state, obs, looks_ahead, queue)
 
     return jax.eval_shape(look)

@@ -337,6 +337,12 @@ def score(on: Offers) -> Int32[Array, "C"]:
     return jnp.where(on.valid, quantise(on.effective + on.later), jnp.iinfo(jnp.int32).max)
 
 
+def accept(threshold: float, patience: float, on: Offers) -> Bool[Array, "C"]:
+    """Which candidates are good enough; all where the partition runs nothing, for then the stake is 0."""
+    good = quantise(on.loss) <= quantise(jnp.float32(threshold))
+    return good | (quantise(on.stake) <= quantise(jnp.float32(patience)))
+
+
 class Stretches(Pytree):
     """How much longer jobs compute for their co-runners on a GPU, before and with each of C placements."""
 

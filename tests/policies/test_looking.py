@@ -12,9 +12,9 @@ from jaxsched.env.environment import SHOWN, initial_state
 from jaxsched.env.observation import observe
 from jaxsched.env.stages import transition
 from jaxsched.env.state import PLACE, EnvConfig, make_params, wait_action
-from jaxsched.policies.looking import look_ahead, look_at_held
+from jaxsched.policies.looking_ahead import look_ahead
 from jaxsched.policies.menu import build_menu
-from jaxsched.policies.offers import appraise, make_window, with_step_times
+from jaxsched.policies.offers import appraise, make_window, score, with_step_times
 from jaxsched.workload.jobs import make_job_list, to_table
 from jaxsched.workload.models import MODEL_NAMES
 
@@ -48,42 +48,34 @@ def world():
 
 
 @jax.jit
-def best_now(params, state):
-    """`eff` of the gang's best placement in a state in which it is the only job that waits."""
-    slot = jnp.argmax(state.queue[0] == 3)[None, None]
-    window = with_step_times(params, make_window(state.replace(waited=jnp.array([False])), params, slot, slot >= 0))
-    on = appraise(params, jax.tree.map(lambda leaf: leaf[0], window), jnp.int32(0), jnp.int32(0))
-    return jnp.where(on.valid, on.effective, jnp.inf).min()
-
-
-@jax.jit
-def hope_of(params, state, eff):
-    slot = jnp.argmax(state.queue[0] == 3)[None, None]
-    window = jax.tree.map(lambda leaf: leaf[0], make_window(state, params, slot, slot >= 0))
-    held = jax.tree.map(lambda leaf: leaf[0], look_at_held(params, state))
-    return look_ahead(params, window, held, jnp.int32(0), jnp.int32(0), eff)
+def look(params, state):
+    """`eff` of the gang's best placement in a state in which it is the only job that waits, and what it hopes for."""
+    slot, zero = jnp.argmax(state.queue[0] == 3)[None, None], jnp.int32(0)
+    window = make_window(state.replace(waited=jnp.array([False])), params, slot, slot >= 0, ahead=True)
+    window = jax.tree.map(lambda leaf: leaf[0], with_step_times(params, window))
+    on = appraise(params, window, zero, zero)
+    choice = jnp.argmin(score(on))
+    return on.effective[choice], look_ahead(params, window, zero, zero, on, choice)
 
 
 def test_what_is_hoped_for_is_what_the_job_finds_when_the_wait_is_over(world):
     params, state = world
-    eff = best_now(params, state)
-    hope = hope_of(params, state, eff)
+    eff, hope = look(params, state)
     end_s = state.running.remaining_s[0, 0] * state.running.slowdown[0, 0]
     np.testing.assert_allclose(hope.wait_s, end_s, rtol=1e-5)
     wait = wait_action(params.cluster)
     while bool((state.running.job == 0).any()):
         state = step(params, state, wait)
-    after = best_now(params, state)
-    assert after < 0.9 * eff, "waiting brings nothing here"
-    np.testing.assert_allclose(hope.then, after, rtol=1e-3)
+    after, then = look(params, state)
+    assert bool(hope.waits) and after < 0.9 * eff, "waiting brings nothing here"
+    np.testing.assert_allclose(hope.least - hope.wait_s / 2000.0, after, rtol=1e-3)
+    assert not bool(then.waits)
 
 
 def test_within_reach_is_what_the_job_finds_in_an_empty_cluster(world):
     params, state = world
     empty = initial_state(CONFIG, params, state.jobs)
-    np.testing.assert_allclose(
-        hope_of(params, state, best_now(params, state)).reach, best_now(params, empty), rtol=1e-5
-    )
+    np.testing.assert_allclose(look(params, state)[1].reach, look(params, empty)[0], rtol=1e-5)
 
 
 def test_a_gang_wider_than_a_rack_does_not_hope_for_more_than_there_is():
@@ -104,6 +96,6 @@ def test_a_gang_wider_than_a_rack_does_not_hope_for_more_than_there_is():
     first = int(jnp.argmax(plain.mask[0] & (plain.order[0] == 0)))
     assert float(plain.features[0, first, 0]) > 0.1, "the links slow it down"
     assert ahead.features.shape[-1] == plain.features.shape[-1] + 4
-    np.testing.assert_allclose(ahead.features[0, first, -4], 0.0, atol=1e-6)
+    np.testing.assert_allclose(ahead.features[0, first, -4:-1], 0.0, atol=1e-6)
     assert float(ahead.log_stake[0, first]) == -4.0
     assert np.isfinite(np.asarray(ahead.features)).all()
