@@ -48,8 +48,8 @@ def look_ahead(
     if window.gpu_speeds > 1:  # slower GPUs than those that the job would get now stay hidden
         job = jax.tree.map(lambda leaf: leaf[w], window.job)
         ideal, fast = 0.0, find_fast(make_view(params, window, p, job), job)
-        window = window.replace(gpu_speeds=1)
-    estimate_s = jnp.maximum(window.duration_s[w], 1e-9)
+        window = window.replace(tiered=True)
+    estimate_s, base = jnp.maximum(window.duration_s[w], 1e-9), on.least[choice]
 
     def next_end(after_s: Array) -> Array:
         return jnp.where(leaving.whole & (leaving.end_s > after_s), leaving.end_s, jnp.inf).min()
@@ -65,7 +65,7 @@ def look_ahead(
         after_s, reach, least, most, wait_s = carry
         first, end_s = after_s == _NOW, next_end(after_s)
         on = appraise(params, _window_then(params, window, leaving, p, fast, jnp.where(first, jnp.inf, end_s)), p, w)
-        then = eff_of_best(on)
+        then = eff_of_best(on, base)
         done = jnp.where(first, jnp.inf, waits(end_s) + then)
         wait_s = jnp.where(done < least, jnp.maximum(end_s, params.interval_s), wait_s)
         return (
@@ -92,9 +92,10 @@ def look_ahead(
     )
 
 
-def eff_of_best(on: Offers) -> Float32[Array, ""]:
-    """Effective slowdown of the candidate that a job takes; infinite if it has none."""
-    return jnp.where(on.valid.any(), on.effective[jnp.argmin(score(on))], jnp.inf)
+def eff_of_best(on: Offers, base: Float32[Array, ""]) -> Float32[Array, ""]:
+    """Effective slowdown of the candidate that a job takes, as if on GPUs of such a least one; infinite without any."""
+    effective = on.effective + on.own * (base / on.least - 1.0)
+    return jnp.where(on.valid.any(), effective[jnp.argmin(score(on))], jnp.inf)
 
 
 def _window_then(

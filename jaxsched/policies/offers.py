@@ -49,6 +49,7 @@ class Window(Pytree):
     now: StepTime | None = None  # of the running jobs, see `with_step_times`; None: each looks for itself
     leaving: "Leaving | None" = None  # with `ahead`
     gpu_speeds: int = static(default=1)  # as in `State`
+    tiered: bool = static(default=False)  # GPUs too slow for the job are left out of `free` already
     lifetimes: bool = static(default=False)  # servers that are longer in use cost more
     every_gpu: bool = static(default=False)  # a fraction is offered single GPUs, not what its group's rule says
     racks: bool = static(default=False)  # only what lies in the racks that are chosen for a gang
@@ -83,9 +84,10 @@ class Offers(Pytree):
     workers: Int32[Array, "C NK"]
     valid: Bool[Array, "C"]
     own: Float32[Array, "C"]  # slowdown of the job
+    least: Float32[Array, "C"]  # what the placement's slowest GPUs give at best; 1 where all are alike
     added_s: Float32[Array, "C"]  # seconds it would cost the jobs that run
     effective: Float32[Array, "C"]  # `own` plus `added_s` in units of the job's duration
-    loss: Float32[Array, "C"]  # the same, `own` over what the placement's slowest GPUs give at best: at least 1
+    loss: Float32[Array, "C"]  # the same, `own` over `least`: at least 1
     later: Float32[Array, "C"]  # by how much later its servers would be wholly free, in those units; 0: not looked at
     stake: Float32[Array, "C"]  # seconds lost by a `loss` above 1, own and others', over the wait for a change
     gpu: Int32[Array, "C"]  # as in `Action`
@@ -221,7 +223,7 @@ def appraise(
     rows, shared = window.footprint, window.sharing
     job = jax.tree.map(lambda leaf: leaf[w], window.job)
     view, duration = make_view(params, window, p, job), window.duration_s[w]
-    if window.gpu_speeds > 1:
+    if window.gpu_speeds > 1 and not window.tiered:
         view = fastest(view, job)
     if window.racks:
         view = by_racks(view, job)
@@ -237,9 +239,8 @@ def appraise(
         return (*effects, prints.least) if window.gpu_speeds > 1 else effects
 
     own, added, *least = _map_in_blocks(predict, (workers, gpu), valid, (1.0, 0.0, 1.0)[: 2 + (window.gpu_speeds > 1)])
-    effective = loss = own + added / jnp.maximum(duration, 1e-9)
-    if least:
-        loss = own / least[0] + added / jnp.maximum(duration, 1e-9)
+    inflicted, least = added / jnp.maximum(duration, 1e-9), least[0] if least else jnp.ones_like(own)
+    loss = own / least + inflicted
     stake = (loss - 1.0) * duration / window.wait_s
     return Offers(
         view=view,
@@ -247,8 +248,9 @@ def appraise(
         workers=workers,
         valid=valid,
         own=own,
+        least=least,
         added_s=added,
-        effective=effective,
+        effective=own + inflicted,
         loss=loss,
         later=_find_delays_s(window, view, workers, own * duration) / jnp.maximum(duration, 1e-9),
         stake=stake,

@@ -56,7 +56,8 @@ def effect(
     believed: Factors | None,
     alike: bool = False,
 ) -> tuple[float, float, float]:
-    """Of a candidate: the job's own slowdown, `eff`, that and what it costs the jobs that run here, and `loss`.
+    """Of a candidate: the job's own slowdown, `eff`, that and what it costs the jobs that run here, and the least that
+    its GPUs allow.
 
     `gpu` is the shared GPU of a fraction; `before` and `now` are the present total use and slowdowns, these too with
     the factors of pairs that are `believed`. `alike`: all jobs count the same, whatever is left of them.
@@ -78,7 +79,7 @@ def effect(
             slower = slowdown(hw, p, state.jobs[r.job], r.demand, after, state.stretch, on_gpu)
             weight = 1.0 if alike else state.estimated_left_s(r) / state.estimate_s(j)
             eff += weight * max(slower - now[r.job], 0.0)
-    return own, eff, own / least + (eff - own)
+    return own, eff, least
 
 
 def later(state: State, p: int, j: int, w: dict[int, int], own: float, ends: dict[int, float]) -> float:
@@ -106,11 +107,11 @@ def greedy_wait(
     """
     look = Look(state, p, lifetime, observe, ahead=patience is None)
     for j in jobs:
-        _, loss, (w, _) = look.best(j, offered(state, p, j))
+        _, loss, (w, _), least = look.best(j, offered(state, p, j))
         if not state.running[p] or goes(j):
             return j, w
         if patience is None and not state.jobs[j].fraction:
-            good = not had_better_wait(look, j, loss)
+            good = not had_better_wait(look, j, loss, least)
         else:
             good = look.is_good(j, loss, threshold, 1.0 if patience is None else patience)
         if good:
@@ -123,12 +124,15 @@ def offered(state: State, p: int, j: int) -> list[tuple[dict[int, int], int | No
     return [(w, state.gpu_for(p, j, min(w))) for w in candidates(state, p, j) if w is not None]
 
 
-def had_better_wait(look: "Look", j: int, eff: float) -> bool:
-    """Whether some place that is free later is worth the wait ("Looking ahead" of section 7)."""
+def had_better_wait(look: "Look", j: int, eff: float, base: float) -> bool:
+    """Whether some place that is free later is worth the wait ("Looking ahead" of section 7).
+
+    `base`: the least slowdown that the GPUs of the job's place now allow.
+    """
     state, p = look.state, look.p
     tier = tier_of(state, p, j)
     estimate_s = state.estimate_s(j)
-    reach, least = look.eff_then(math.inf, j, tier), eff
+    reach, least = look.eff_then(math.inf, j, tier, base), eff
     if q(reach) >= q(eff):
         return False
     waited_s = (state.boundary - state.arrival(j)) * state.interval_s / len(state.queue[p])
@@ -137,12 +141,14 @@ def had_better_wait(look: "Look", j: int, eff: float) -> bool:
         waits = (waited_s + max(end_s, state.interval_s)) / estimate_s
         if q(waits + reach) >= q(least):
             break
-        least = min(least, waits + look.eff_then(end_s, j, tier))
+        least = min(least, waits + look.eff_then(end_s, j, tier, base))
     return q(least) < q(eff)
 
 
 class Look:
     """A partition at one moment, as who appraises placements sees it."""
+
+    base = 0.0  # who looks ahead: least slowdown that the GPUs of the place at hand allow, 0: that place itself
 
     def __init__(self, state: State, p: int, lifetime: bool, observe: bool, alike: bool = False, ahead: bool = False):
         """What is the same for all candidates."""
@@ -156,20 +162,27 @@ class Look:
         self.wait = max(state.interval_s, min(self.ends.values(), default=0.0))
 
     def best(self, j: int, places: list[tuple[dict[int, int], int | None]]):
-        """(cost, loss, place) of the candidate of least cost; the loss is `eff` of who looks ahead."""
+        """(cost, loss, place, least slowdown that its GPUs allow) of the candidate of least cost.
+
+        The loss is `eff` of who looks ahead, on GPUs such as it has now.
+        """
         found = []
         for w, gpu in places:
             known = self.before, self.as_believed, self.believed, self.alike
-            own, cost, loss = effect(self.state, self.p, j, w, gpu, *known)
-            if self.ahead and not self.state.jobs[j].fraction:
-                loss = cost
+            own, cost, least = effect(self.state, self.p, j, w, gpu, *known)
+            whole_ahead = self.ahead and not self.state.jobs[j].fraction
+            over = least / (self.base or least) if whole_ahead else least
+            loss = own / over + (cost - own)
             if self.lifetime:
                 cost += later(self.state, self.p, j, w, own, self.ends) / self.state.estimate_s(j)
-            found.append((cost, loss, (w, gpu)))
+            found.append((cost, loss, (w, gpu), least))
         return min(found, key=lambda one: q(one[0]))
 
-    def eff_then(self, end_s: float, j: int, tier: float | None) -> float:
-        """`eff` of a job's best candidate once the jobs here that end by then are gone; `inf`: with all empty."""
+    def eff_then(self, end_s: float, j: int, tier: float | None, base: float) -> float:
+        """`eff` of a job's best candidate once the jobs here that end by then are gone; `inf`: with all empty.
+
+        As if the GPUs were such as allow the slowdown `base`.
+        """
         state, p = self.state, self.p
         then = copy.copy(state)
         then.least_speed = tier
@@ -181,7 +194,7 @@ class Look:
         here = [r.job for r in then.running[p]]
         then.left_then_s = {i: self.left_s[i] * max(1 - end_s / self.ends[i], 0.0) for i in here}
         look = Look(then, p, self.lifetime, self.observe, ahead=True)
-        look.ends = {i: max(self.ends[i] - end_s, 0.0) for i in here}
+        look.ends, look.base = {i: max(self.ends[i] - end_s, 0.0) for i in here}, base
         return look.best(j, offered(then, p, j))[1]
 
     def is_good(self, j: int, loss: float, threshold: float, patience: float) -> bool:

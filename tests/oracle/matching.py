@@ -45,7 +45,7 @@ def match(
             places = [({a: 1}, gpu) for a, gpu in gpus_for(state, p, j)]
         else:
             places = [(w, None) for w in candidates(state, p, j) if w is not None]
-        cost, loss, place = look.best(j, places)
+        cost, loss, place, _ = look.best(j, places)
         if fraction or preempt or not state.running[p] or look.is_good(j, loss, threshold, patience):
             root = 1.0 if preempt else float(np.sqrt(np.float32(keys[j]) / first))
             score = q(root * cost)

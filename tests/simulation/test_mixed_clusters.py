@@ -113,6 +113,17 @@ def test_who_had_better_wait_goes_to_faster_gpus():
     assert taken[0] == 1 and taken[1] >= 1260.0
 
 
+@pytest.mark.parametrize("engine", ["compiled", pytest.param("jax", marks=pytest.mark.slow)])
+def test_who_looks_ahead_leaves_faster_gpus_to_those_who_come_first(engine):
+    """Four gangs come while one has the A100s for an hour. The first waits for it, the others start on V100s."""
+    cluster = cluster_of(["A100", "V100", "V100", "V100"], 1)
+    jobs = make_job_list([0.0] + [60.0] * 4, [3600.0] + [7200.0] * 4, [8] * 5, model=MODEL_NAMES.index("gpt2"))
+    found = simulate(parse_all(["greedy-wait"]), cluster, compact_tenants([jobs]), Settings(engine=engine))
+    start_s = found["greedy-wait"][0].start_s
+    assert start_s[1] > 1000.0
+    np.testing.assert_array_equal(start_s[2:], 60.0)
+
+
 @pytest.mark.slow
 def test_one_fast_server_more_helps_and_leaves_no_gpu_idle():
     """4 servers of V100s and one of A100s, as where greedy-wait once waited for the A100s alone."""

@@ -89,6 +89,7 @@ def _find_best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float
             cost, loss = _appraise(w, t, p, j, used, -1, least)
             if quantise(cost) < least:
                 partition.anchor, partition.cap, least = anchor, cap, quantise(cost)
+                partition.least = t.slots[p, t.running[p, partition.running].slot].least
                 best_cost, best_loss = cost, loss
     return best_cost, best_loss
 
@@ -165,8 +166,10 @@ def _appraise(w: World, t: Tables, p: int, j: int, used: int, gpu: int, least: i
     own, added_s = _measure_effect(w, t, p, slot, j, least)
     later_s = _estimate_later(w, t, p, used, own * estimate_s) if w.rule.lifetimes else 0.0
     cost = own + added_s / estimate_s + later_s / estimate_s
-    best = 1.0 if w.rule.ahead and w.jobs[j].size > 0 else t.slots[p, slot].least
-    return cost, own / best + added_s / estimate_s
+    over = t.slots[p, slot].least
+    if w.rule.ahead and w.jobs[j].size > 0:  # as if the GPUs were those of `base`
+        over = over / t.partitions[p].base if t.partitions[p].base > 0.0 else 1.0
+    return cost, own / over + added_s / estimate_s
 
 
 @compiled

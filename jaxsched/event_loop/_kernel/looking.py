@@ -130,7 +130,9 @@ def _takes_place(w: World, t: Tables, p: int, j: int, wait_s: float) -> bool:
         tier = find_tier(w, t, p, j)
         hide_others(w, t, p, j)
     _, eff = find_best_candidate(w, t, p, j)
+    t.partitions[p].base = t.partitions[p].least
     takes = t.partitions[p].running == 0 or not _had_better_wait(w, t, p, j, eff, tier)
+    t.partitions[p].base = 0.0
     if w.masks:
         show_others(t, p)
     return takes
