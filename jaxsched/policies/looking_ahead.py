@@ -3,6 +3,8 @@
 A place that is free later is appraised as one that is free now, in a partition as it will be then.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
@@ -42,7 +44,7 @@ def look_ahead(
         on: what it can have now.
         choice: which of these it would take.
     """
-    leaving, eff, milli = window.leaving, on.effective[choice], window.job.milli
+    leaving, eff = window.leaving, on.effective[choice]
     assert leaving
     ideal, fast = 1.0, jnp.array(True)
     if window.gpu_speeds > 1:  # slower GPUs than those that the job would get now stay hidden
@@ -79,10 +81,7 @@ def look_ahead(
     # The first turn finds what is within reach. It is not needed where even an ideal place would come too late.
     start = (jnp.float32(_NOW), jnp.float32(ideal), eff, jnp.float32(jnp.inf), jnp.float32(0.0))
     after_s, reach, least, most, wait_s = lax.while_loop(may_pay, look, start)
-    better = quantise(least) < quantise(eff)
-    if window.sharing:  # a fraction goes by the next completion
-        assert milli is not None
-        better = jnp.where(milli[w] >= WHOLE, better, ~accept(1.0, 1.0, on)[choice])
+    better = _unless_fraction(quantise(least) < quantise(eff), window, w, on, choice)
     return Hope(
         waits=better & ~leaving.goes[w],
         reach=jnp.where(after_s == _NOW, eff, reach),
@@ -90,6 +89,16 @@ def look_ahead(
         most=jnp.minimum(most, waits(next_end(after_s)) + reach),
         wait_s=wait_s,
     )
+
+
+def _unless_fraction(
+    better: Bool[Array, ""], window: Window, w: Int32[Array, ""], on: Offers, choice: Int32[Array, ""]
+) -> Bool[Array, ""]:
+    """Whether a job had better wait; a fraction goes by the next completion instead."""
+    if not window.sharing:
+        return better
+    milli: Any = window.job.milli  # an array where GPUs are shared
+    return jnp.where(milli[w] >= WHOLE, better, ~accept(1.0, 1.0, on)[choice])
 
 
 def eff_of_best(on: Offers, base: Float32[Array, ""]) -> Float32[Array, ""]:
