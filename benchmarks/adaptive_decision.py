@@ -63,7 +63,7 @@ def main(data: Path, gpus: int) -> None:
         state = start(one, len(world.node_gpus))
         for _ in range(int(SPAN_S / 60)):
             state = step(state)
-        state = advance(world, one, state)
+        state = advance(world, one, state, jnp.ones(len(jobs)))
         view = view_of(world, one, state)
         greedy, value = jax.jit(sia.sia_greedy), np.asarray(sia.values(view))
         choices, kinds = sia.choices_of(view)

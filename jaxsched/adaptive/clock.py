@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float64, Int
 
-from jaxsched.adaptive.knowing import speed_of
+from jaxsched.adaptive.knowing import share_of, speed_of
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
 from jaxsched.adaptive.tables import LISTED_NODES, code_weights
 
 
-def advance(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
-    """The state a period later. Whoever is done holds no GPUs."""
+def advance(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State, stretch: Float64[Array, "J"]) -> State:
+    """The state a period later, in which jobs synchronise so many times as long. Whoever is done holds no GPUs."""
     tables, gpus = world.tables, state.gpus
     kept = 1.0 - world.interference * _crowded(state.place)
     waited = jnp.where(gpus > 0, jnp.minimum(state.waiting_s, world.period_s), 0.0)
@@ -22,6 +22,8 @@ def advance(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
         left_s, at_s, progress, epoch, finish_s = carry
         row = jnp.minimum(epoch, tables.epochs[jobs.plan] - 1)
         speed = speed_of(world, jobs, state, row) * kept
+        if world.network.contends:
+            speed = speed / (1.0 + share_of(world, jobs, state, row) * (stretch - 1.0))
         end = tables.ends[jobs.plan, row]
         on = left_s > 0
         ends = on & (progress + speed * left_s >= end)

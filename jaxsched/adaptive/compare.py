@@ -6,14 +6,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from jaxtyping import Int
 
 from jaxsched import shipped
 from jaxsched.adaptive import learned
+from jaxsched.adaptive.contention import NO_NETWORK, network_of
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import Application, read_applications
 from jaxsched.adaptive.simulate import MOST_ROUNDS, NO_OUTAGES, Nodes, Result, Rules, simulate
+from jaxsched.adaptive.state import Network
 from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import Job, applications_in, read_workload
+from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.inventory import Inventory
 from jaxsched.cluster.outages import Outages, draw_outages, parse_rates, read_outages
 from jaxsched.cluster.presets import get_inventory
@@ -74,33 +78,53 @@ def play_files(command: Any, profiles: Path, policies: Sequence[str]) -> list[Pl
 
 
 class Part(NamedTuple):
-    """What a scheduler has: nodes, of which some go out."""
+    """Nodes that are played together, and the schedulers that have them."""
 
     nodes: tuple[Nodes, ...]
     outages: Outages
+    schedulers: tuple[int, ...]
+    owner: tuple[int, ...]  # place in `schedulers` of every node's; empty: there is one
+    network: Network
 
 
 def parts_of(command: Any, inventory: Inventory) -> list[Part]:
-    """The parts of a command's schedulers. UserError if they cannot be had."""
+    """One for each scheduler of a command, or, where jobs contend, one for all, which share links.
+
+    UserError if they cannot be had.
+    """
     if inventory.partitions:
         inventory.build(command.schedulers)  # refuses another number of schedulers
         rows = [np.asarray(part) for part in inventory.partitions.values()]
     else:
         count = inventory.schedulers if command.schedulers is None else command.schedulers
         rows = [block[block >= 0] for block in partition_rows(len(inventory.servers), count)]
-    typed, outages = len({server.gpu_type for server in inventory.servers}) > 1, outages_of(command, inventory)
-    found = []
-    for part in rows:
-        servers = [inventory.servers[row] for row in part]
-        types = [server.gpu_type for server in servers]
-        order = np.argsort([list(dict.fromkeys(types)).index(kind) for kind in types], kind="stable")
-        place = np.full(len(inventory.servers), -1)
-        place[part[order]] = np.arange(len(part))
-        of_part = np.isin(outages.server, part)
-        mine = Outages(place[outages.server[of_part]], outages.from_s[of_part], outages.to_s[of_part])
-        here = dataclasses.replace(inventory, servers=tuple(servers), partitions={})
-        found.append(Part(nodes_of(here, command.cluster, typed=typed), mine))
-    return found
+    schedulers = tuple(range(len(rows)))
+    if command.interference == NO_INTERFERENCE:
+        return [_part(command, inventory, of_one, (p,)) for p, of_one in zip(schedulers, rows, strict=True)]
+    owner = np.empty(len(inventory.servers), np.int32)
+    for p, of_one in zip(schedulers, rows, strict=True):
+        owner[of_one] = p
+    order, law = in_order(inventory, np.arange(len(owner))), interference_model(command.interference)
+    whole = _part(command, inventory, order, schedulers)
+    return [whole._replace(owner=tuple(owner[order].tolist()), network=network_of(inventory, order, law))]
+
+
+def in_order(inventory: Inventory, rows: Int[np.ndarray, "N"]) -> Int[np.ndarray, "N"]:
+    """Rows of servers, those of one GPU type after those of another, in the order in which types first appear."""
+    types = [inventory.servers[row].gpu_type for row in rows]
+    return rows[np.argsort([list(dict.fromkeys(types)).index(kind) for kind in types], kind="stable")]
+
+
+def _part(command: Any, inventory: Inventory, rows: Int[np.ndarray, "N"], schedulers: tuple[int, ...]) -> Part:
+    """Some servers, among which nothing contends."""
+    order, outages = in_order(inventory, rows), outages_of(command, inventory)
+    place = np.full(len(inventory.servers), -1)
+    place[order] = np.arange(len(order))
+    of_part = np.isin(outages.server, order)
+    mine = Outages(place[outages.server[of_part]], outages.from_s[of_part], outages.to_s[of_part])
+    here = dataclasses.replace(inventory, servers=tuple(inventory.servers[row] for row in rows), partitions={})
+    typed = len({server.gpu_type for server in inventory.servers}) > 1
+    return Part(nodes_of(here, command.cluster, typed=typed), mine, schedulers, (), NO_NETWORK)
 
 
 def play_parts(
@@ -111,12 +135,13 @@ def play_parts(
     rules: Rules,
 ) -> Result:
     """Every scheduler plays its jobs, round robin in the order of submission, on its nodes; see docs/semantics.md."""
-    whole = np.zeros((4, len(jobs)))
-    for p, part in enumerate(parts):
-        mine = jobs[p :: len(parts)]
-        if mine:
-            (result,) = simulate(policy, apps, [mine], part.nodes, dataclasses.replace(rules, outages=part.outages))
-            whole[:, p :: len(parts)] = result.start_s, result.finish_s, result.gpu_s, result.restarts
+    whole, count = np.zeros((4, len(jobs))), sum(len(part.schedulers) for part in parts)
+    for part in parts:
+        lists = [jobs[p::count] for p in part.schedulers]
+        if any(lists):
+            mine = dataclasses.replace(rules, outages=part.outages, owner=part.owner, network=part.network)
+            for p, one in zip(part.schedulers, simulate(policy, apps, lists, part.nodes, mine), strict=True):
+                whole[:, p::count] = one.start_s, one.finish_s, one.gpu_s, one.restarts
     start_s, finish_s, gpu_s, restarts = whole
     return Result(jobs, start_s, finish_s, gpu_s, restarts.astype(int))
 
@@ -185,11 +210,6 @@ def job_lines(result: Result) -> Iterator[str]:
 
 
 def _check_options(command: Any) -> None:
-    if command.interference != NO_INTERFERENCE:
-        raise UserError(
-            f"--interference {command.interference}: jobs with profiles do not contend for links and servers yet; "
-            f"say --interference {NO_INTERFERENCE}"
-        )
     for field in dataclasses.fields(command):
         if field.name in (*MEANT, *MEANT_IN_TIME, *MEANT_FOR_OUTPUT):
             continue

@@ -46,7 +46,16 @@ def speed_of(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State, row: Int[Ar
     return jnp.where(update_s > 0, own.gain[plan, row, gpus, at[2]] / update_s, 0.0)
 
 
-def learn(world: AdaptiveWorld, jobs: AdaptiveJobs, before: State, state: State) -> State:
+def share_of(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State, row: Int[Array, "J"]) -> Float64[Array, "J"]:
+    """Share of an update that is synchronisation, likewise."""
+    if not world.fits:
+        return world.tables.sync[jobs.plan, state.kind, state.shape, row]
+    own, at = world.own, (jobs.plan, state.gpus, _chosen(world, jobs, state, row))
+    update_s = own.step_s[at] + own.passes[at] * (own.step_s[at] - own.sync_s[at])
+    return jnp.where(update_s > 0, own.sync_s[at] / update_s, 0.0)
+
+
+def learn(world: AdaptiveWorld, jobs: AdaptiveJobs, before: State, state: State, stretch: Float64[Array, "J"]) -> State:
     """At the end of a round: who has run has seen its pass and its step, and who has seen something new fits anew."""
     if not world.fits:
         return state
@@ -54,8 +63,9 @@ def learn(world: AdaptiveWorld, jobs: AdaptiveJobs, before: State, state: State)
     ran = (gpus > 0) & (before.waiting_s < world.period_s)
     row = jnp.minimum(state.epoch, world.tables.epochs[plan] - 1)
     at = plan, gpus, _chosen(world, jobs, state, row)
-    step_s = world.own.step_s[at]
-    new = jnp.stack([gpus * 1.0, world.own.local[at] * 1.0, step_s - world.own.sync_s[at], step_s], axis=-1)
+    step_s, sync_s = world.own.step_s[at], world.own.sync_s[at]
+    saw_s = step_s + sync_s * (stretch - 1.0) if world.network.contends else step_s
+    new = jnp.stack([gpus * 1.0, world.own.local[at] * 1.0, step_s - sync_s, saw_s], axis=-1)
     new_to_it = ran & ~(state.seen[..., :2] == new[:, None, :2]).all(-1).any(-1)
     seen = jnp.where(new_to_it[:, None, None], jnp.concatenate([new[:, None], state.seen[:, :-1]], axis=1), state.seen)
     made = jax.ShapeDtypeStruct(state.fit.shape, state.fit.dtype)

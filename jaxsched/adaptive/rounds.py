@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jaxsched.adaptive.clock import advance, change_nodes, shape_of
+from jaxsched.adaptive.contention import stretches
 from jaxsched.adaptive.knowing import learn
-from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State, start
+from jaxsched.adaptive.state import SCHEDULERS, AdaptiveJobs, AdaptiveWorld, State, start
 from jaxsched.adaptive.view import Allocation, AllocationPolicy, view_of
 from jaxsched.errors import UserError
 
@@ -18,7 +19,9 @@ LEAST_WINDOW = 16
 
 def one_round(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
     """A period passes, then the policy decides."""
-    world, state = change_nodes(world, jobs, learn(world, jobs, state, advance(world, jobs, state)))
+    stretch = stretches(world, jobs, state)
+    after = learn(world, jobs, state, advance(world, jobs, state, stretch), stretch)
+    world, state = change_nodes(world, jobs, after)
     view = view_of(world, jobs, state)
     decided = policy.allocate(view)
     decided = decided if isinstance(decided, Allocation) else Allocation(gpus=decided)
@@ -89,7 +92,8 @@ def _play_while_it_suits(
         return (carry[1] >= least) & (carry[1] <= window)
 
     def chunk(carry: tuple) -> tuple:
-        state = jax.vmap(lambda jobs, state: _chunk(policy, window, world, jobs, state))(jobs, carry[0])
+        part = functools.partial(_chunk, policy, window, world)
+        state = jax.vmap(part, axis_name=SCHEDULERS)(jobs, carry[0])
         return state, needed(state)
 
     return jax.lax.while_loop(suits, chunk, (state, needed(state)))
@@ -102,6 +106,9 @@ def _in_system(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> Bool[A
 
 def _chunk(policy: AllocationPolicy, window: int, world: AdaptiveWorld, jobs: AdaptiveJobs, state: State) -> State:
     """`CHUNK` rounds of the jobs of a window, which keep their order."""
+    if world.owner.size:  # nodes of others have no GPUs
+        mine = world.owner == jax.lax.axis_index(SCHEDULERS)
+        world = world.replace(node_gpus=jnp.where(mine, world.node_gpus, 0))
     size = jobs.real.shape[0]
     (rows,) = jnp.nonzero(_in_system(world, jobs, state), size=window, fill_value=size)
     at, there = jnp.minimum(rows, size - 1), rows < size

@@ -1,8 +1,10 @@
 """Sia (Jayaram Subramanya et al., SOSP 2023): a choice of GPUs and GPU type for every job, best in sum.
 
-`sia` solves the integer program exactly, on the host. `sia_greedy` finds a choice for the same sum by prices and jumps,
-in the program. The rule is that of docs/semantics.md, section 13.
+`sia` finds the best sum exactly, on the host. `sia_greedy` finds a choice for the same sum by prices and jumps, in the
+program. The rule is that of docs/semantics.md, section 13.
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +19,9 @@ from jaxsched.pytree import call_on_host
 FAIRNESS = -0.5  # the exponent of speedups
 WITHOUT_GPUS = 1.1  # what a job without GPUs costs; with the fewest it costs 1
 _TINY = 1e-9
-_FEW = 2000  # choices of all jobs, up to which the whole program is solved at once
-_NEAR = 4e-3  # of the best, at prices: the choices that are tried first
-_STEPS = 30  # of the ellipsoid, times the square of types: each shrinks it by a constant share
-_INFEASIBLE = 2  # a status of SciPy's
+_NEAR = 2e-3  # of the bound: the choices that are tried first
+_CLOSE = 1e-3  # to the least bound: better prices cost more than they spare
+_STEPS = 30  # of the ellipsoid at most, times the square of types: each shrinks it by a constant share
 
 
 def choices_of(view: View) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +59,7 @@ def _kept(view: View) -> Float64[Array, "J"]:
 
 
 def sia(view: View) -> Allocation:
-    """The least sum of `speedup ** FAIRNESS` over jobs, exactly (SciPy's HiGHS)."""
+    """The least sum of `speedup ** FAIRNESS` over jobs, exactly."""
     gpus, kind = choices_of(view)
     made = jax.ShapeDtypeStruct(view.gpus.shape, jnp.int32)
 
@@ -92,8 +93,8 @@ def _allocation(view: View, chosen: Int[Array, "J"]) -> Allocation:
 def solve(value: np.ndarray, gpus: np.ndarray, kind: np.ndarray, total: np.ndarray) -> np.ndarray:
     """The choice of every job for which the sum of values is largest; int32[J].
 
-    Of many choices only those near the best at some prices of GPUs are looked at. The prices bound every sum, and so
-    tell that no other choice is part of a better one.
+    At any prices of GPUs no sum is above that of the jobs' best choices less what these cost, plus all GPUs sold. Only
+    choices that together stay near that bound are looked at: with good prices they are few, and no others are better.
 
     Args:
         value: float64[J, C], -inf where a job may not have a choice. Every job may have one at least.
@@ -102,81 +103,96 @@ def solve(value: np.ndarray, gpus: np.ndarray, kind: np.ndarray, total: np.ndarr
         total: GPUs of every type. int[T].
     """
     held = np.where(kind == np.arange(len(total))[:, None], gpus, 0)
-    if np.isfinite(value).sum() < _FEW:
-        found = _program(value, held, total)
-        assert found is not None, "no choice fits"
-        return found
-    rows = np.arange(len(value))
-    bound, prices = _least_bound(value, held, total)
+    prices = _prices(value, held, total)
     score = value - prices @ held
-    short, near = score.max(1, keepdims=True) - score, _NEAR
+    best = score.argmax(1)
+    asked = Asked(score.max(1, keepdims=True) - score, best, held, total - held[:, best].sum(1), prices)
+    near = _NEAR
     while True:
-        found = _program(np.where(short <= near, value, -np.inf), held, total)
-        gap = np.inf if found is None else bound - value[rows, found].sum()
-        if found is not None and gap <= near:
+        found = within(asked, near)
+        if found is not None:
             return found
-        near = min(2.0 * near, gap) if found is None else gap + _TINY
+        near *= 2.0
 
 
-def _least_bound(value: np.ndarray, held: np.ndarray, total: np.ndarray) -> tuple[float, np.ndarray]:
-    """Prices of a GPU of each type, and what no sum can be above: each job at its best, and all GPUs sold.
+def _prices(value: np.ndarray, held: np.ndarray, total: np.ndarray) -> np.ndarray:
+    """Prices of a GPU of each type at which the bound is within `_CLOSE` of the least.
 
-    The bound is convex in the prices. The ellipsoid method (Shor; Yudin and Nemirovski, 1976-77) needs no step sizes.
+    The bound is convex in the prices. The ellipsoid method (Shor; Yudin and Nemirovski, 1976-77), with cuts through the
+    best value so far, needs no step sizes, and says how far it is from the least.
     """
     size, rows = len(total), np.arange(len(value))
-    nothing = np.where(
-        np.isfinite(value[:, :1]), value[:, :1], np.inf
-    )  # who restarts has one choice, whatever the price
+    nothing = np.where(np.isfinite(value[:, :1]), value[:, :1], np.inf)  # who restarts has one choice, at any price
     highest = max(float(((value[:, 1:] - nothing) / np.maximum(held.sum(0)[1:], 1)).max(initial=0.0)), _TINY)
     at, spread = np.full(size, highest / 2), np.eye(size) * (size * highest**2 / 4)
-    least, best = np.inf, np.zeros(size)
+    least, prices = np.inf, at
     for _ in range(_STEPS * size**2):
-        slope = -(at < 0).astype(float)
-        if not slope.any():
+        negative = at < 0
+        if negative.any():
+            slope, over = -negative.astype(float), float(-at[negative].sum())
+        else:
             score = value - at @ held
             chosen = score.argmax(1)
-            slope = total - held[:, chosen].sum(1)
+            slope = total - held[:, chosen].sum(1).astype(float)
             bound = float(score[rows, chosen].sum() + at @ total)
-            least, best = (bound, at) if bound < least else (least, best)
+            least, prices = (bound, at) if bound < least else (least, prices)
+            over = bound - least
         along = spread @ slope
         length = float(np.sqrt(max(slope @ along, 0.0)))
-        if length < _TINY:
+        if length <= over or (length <= _CLOSE and not negative.any()):
             break
-        at = at - along / length / (size + 1)
-        if size == 1:
-            spread = spread / 4
-        else:
-            spread = size**2 / (size**2 - 1) * (spread - 2 / (size + 1) * np.outer(along, along) / length**2)
-    return least, best
+        at, spread = _cut(at, spread, along / length, over / length)
+    return prices
 
 
-def _program(value: np.ndarray, held: np.ndarray, total: np.ndarray) -> np.ndarray | None:
-    """The best choices by SciPy's HiGHS; None if none fit."""
-    from scipy.optimize import Bounds, LinearConstraint, milp
-    from scipy.sparse import csc_array
+def _cut(at: np.ndarray, spread: np.ndarray, along: np.ndarray, depth: float) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest ellipsoid around a part of one, beyond a plane `depth` of the way from its centre to its edge."""
+    size, step = len(at), (1 + len(at) * depth) / (len(at) + 1)
+    if size == 1:
+        return at - step * along, spread * ((1 - depth) / 2) ** 2
+    wide = size**2 * (1 - depth**2) / (size**2 - 1)
+    return at - step * along, wide * (spread - 2 * step / (1 + depth) * np.outer(along, along))
 
-    may = np.isfinite(value)
-    chosen = np.zeros(len(value), np.int32)
-    job, choice = np.nonzero(may & may[:, 1:].any(1, keepdims=True))
-    if not len(job):
-        return chosen
-    jobs, of_job = np.unique(job, return_inverse=True)
-    columns = np.arange(len(job))
-    one_each = csc_array((np.ones(len(job)), (of_job, columns)), shape=(len(jobs), len(job)))
-    limits = [
-        LinearConstraint(one_each, 1, 1),  # pyright: ignore[reportArgumentType]
-        LinearConstraint(csc_array(held[:, choice]), ub=total),  # pyright: ignore[reportArgumentType]
-    ]
-    found = milp(
-        -value[job, choice],
-        integrality=np.ones(len(job)),
-        bounds=Bounds(0, 1),
-        constraints=limits,
-        options={"mip_rel_gap": 0},
-    )
-    if found.status == _INFEASIBLE:
+
+class Asked(NamedTuple):
+    """Choices at prices. J jobs, C choices, T GPU types."""
+
+    short: np.ndarray  # of the best one, by choice: float64[J, C]
+    best: np.ndarray  # int[J]
+    held: np.ndarray  # GPUs of every choice: int[T, C]
+    left: np.ndarray  # GPUs that the best ones leave, below 0 where they take too many: int[T]
+    prices: np.ndarray  # float64[T]
+
+
+def within(asked: Asked, near: float) -> np.ndarray | None:
+    """The best choices at most `near` below the bound, by what jobs are short of and what GPUs that are left cost.
+
+    None if there are none. Job after job, of all ways to the same GPUs left the one that is least short is kept.
+    """
+    may = asked.short <= near
+    jobs = np.flatnonzero(may.sum(1) > 1)
+    choices = [np.flatnonzero(may[job]) for job in jobs]
+    more = [asked.held[:, [asked.best[job]]].T - asked.held[:, some].T for job, some in zip(jobs, choices, strict=True)]
+    size = len(asked.left)
+    frees = np.array([of_job.max(0) for of_job in more]).reshape(-1, size)[::-1].cumsum(0)[::-1]
+    takes = np.array([of_job.min(0) for of_job in more]).reshape(-1, size)[::-1].cumsum(0)[::-1]
+    frees, takes = (np.append(sums, np.zeros((1, size), int), axis=0) for sums in (frees, takes))
+    most = np.where(asked.prices > 0, near / np.maximum(asked.prices, _TINY), np.inf)  # more left cost too much
+    left, short, trail = asked.left[None], np.zeros(1), []
+    for step, (job, some, gives) in enumerate(zip(jobs, choices, more, strict=True), start=1):
+        left = (left[:, None] + gives).reshape(-1, size)
+        short = (short[:, None] + asked.short[job, some]).reshape(-1)
+        kept = np.flatnonzero((short <= near) & ((left + frees[step] >= 0) & (left + takes[step] <= most)).all(1))
+        order = np.lexsort((short[kept], *left[kept].T))
+        kept = kept[order]
+        kept = kept[np.append(True, (left[kept][1:] != left[kept][:-1]).any(1))[: len(kept)]]
+        left, short = left[kept], short[kept]
+        trail.append(kept)
+    cost = np.where((left >= 0).all(1), short + left @ asked.prices, np.inf)
+    if not (cost <= near).any():
         return None
-    assert found.x is not None, found.message
-    taken = found.x > 0.5
-    chosen[job[taken]] = choice[taken]
+    chosen, row = asked.best.astype(np.int32), int(cost.argmin())
+    for job, some, kept in zip(jobs[::-1], choices[::-1], trail[::-1], strict=True):
+        row, choice = divmod(int(kept[row]), len(some))
+        chosen[job] = some[choice]
     return chosen

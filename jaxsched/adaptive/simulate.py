@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
+from jaxsched.adaptive.contention import NO_NETWORK
 from jaxsched.adaptive.knowing import make_own
 from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.profiles import Application
 from jaxsched.adaptive.rounds import play
-from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, State
+from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, Network, State
 from jaxsched.adaptive.tables import Tables, make_tables, shapes_of, widths
 from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import RESTART_S, Job, plan_of, to_arrays
@@ -44,6 +45,9 @@ class Rules:
         interference: share of its goodput that a job on several nodes loses while it shares a node with another one.
         outages: of nodes, by their place among all.
         fits: jobs know only the step times that they have seen, and predict others; else all know the truth.
+        network: what jobs contend for.
+        owner: the scheduler of every node, where lists are those of the schedulers of one cluster, one after the
+            other; empty: every list has a cluster of its own.
     """
 
     period_s: float = 60.0
@@ -51,6 +55,8 @@ class Rules:
     interference: float = 0.0
     outages: Outages = NO_OUTAGES
     fits: bool = False
+    network: Network = NO_NETWORK
+    owner: tuple[int, ...] = ()
 
 
 class Result(NamedTuple):
@@ -78,7 +84,9 @@ def simulate(
     nodes: Sequence[Nodes] = PUBLISHED_NODES,
     rules: Rules = Rules(),
 ) -> list[Result]:
-    """Plays every list on a cluster of its own. One program for all: lists are padded to the longest.
+    """Plays every list on a cluster of its own, or with its scheduler's nodes of the cluster that all share.
+
+    One program for all: lists are padded to the longest.
 
     Raises:
         UserError: no profile covers what jobs want, or a job can never end.
@@ -110,6 +118,8 @@ def build(
     world = AdaptiveWorld(
         tables=tables,
         own=make_own(apps, plans if fits else [], kinds[0], nodes[0].gpus, most if fits else 0),
+        network=jax.tree.map(jnp.asarray, rules.network),
+        owner=jnp.asarray(rules.owner, jnp.int32),
         node_gpus=jnp.asarray(np.repeat([kind.gpus for kind in nodes], [kind.count for kind in nodes]), jnp.int32),
         node_type=jnp.asarray(np.repeat(np.arange(len(nodes)), [kind.count for kind in nodes]), jnp.int32),
         period_s=jnp.asarray(float(rules.period_s)),
@@ -121,14 +131,25 @@ def build(
         spread=not whole,
         fits=fits,
     )
-    size, numbers = max(map(len, lists)), numbers_of(tables, nodes, whole=whole)
-    can = {plan: np.flatnonzero(row) for plan, row in zip(plans, numbers, strict=True)}
-    ranges = [[_range(job, can[plan_of(job, apps, policy.own_batch)], policy) for job in jobs] for jobs in lists]
+    size, row = max(map(len, lists)), {plan: i for i, plan in enumerate(plans)}
+    ranges = []
+    for p, jobs in enumerate(lists):
+        numbers = numbers_of(tables, _nodes_of(p, nodes, rules.owner), whole=whole)
+        can = [np.flatnonzero(numbers[row[plan_of(job, apps, policy.own_batch)]]) for job in jobs]
+        ranges.append([_range(job, of_job, policy) for job, of_job in zip(jobs, can, strict=True)])
     made = [
         to_arrays(jobs, plans, of_jobs, apps, policy.own_batch, size, rules.restart_s)
         for jobs, of_jobs in zip(lists, ranges, strict=True)
     ]
     return world, jax.tree.map(lambda *leaves: jnp.stack(leaves), *made)
+
+
+def _nodes_of(scheduler: int, nodes: Sequence[Nodes], owner: Sequence[int]) -> list[Nodes]:
+    """What it has of each type."""
+    if not len(owner):
+        return list(nodes)
+    parts = np.split(np.asarray(owner) == scheduler, np.cumsum([kind.count for kind in nodes])[:-1])
+    return [dataclasses.replace(kind, count=int(mine.sum())) for kind, mine in zip(nodes, parts, strict=True)]
 
 
 def numbers_of(tables: Tables, nodes: Sequence[Nodes], *, whole: bool) -> Bool[np.ndarray, "M R1"]:

@@ -4,9 +4,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float64, Int
 
 from jaxsched.adaptive.tables import Tables
+from jaxsched.dynamics.interference import Interference
 from jaxsched.pytree import Pytree, static
 
 NEVER = jnp.inf
+SCHEDULERS = "schedulers"  # the axis of lists, where they are those of one cluster
 SEEN = 64  # pairs of GPUs and local batch that a job remembers
 
 
@@ -33,11 +35,28 @@ class Own(Pytree):
     gain: Float64[Array, "M E R1 K"]  # over an update at the smallest batch; 0: not possible
 
 
+class Network(Pytree):
+    """What lies between nodes. N nodes, T racks, E links; of size 0 where nothing contends."""
+
+    nic_bytes_s: Float64[Array, "N"]
+    rack: Int[Array, "N"]
+    domain: Int[Array, "N"]  # a number that nodes of one NVLink domain share; others have their own
+    byte_s: Float64[Array, "T T E"]  # seconds that each link needs for a byte from one rack to another
+    law: Interference
+
+    @property
+    def contends(self) -> bool:
+        """Whether jobs slow each other down."""
+        return self.rack.shape[0] > 0
+
+
 class AdaptiveWorld(Pytree):
     """Hardware and rules."""
 
     tables: Tables
     own: Own  # of size 0 where jobs know the truth
+    network: Network
+    owner: Int[Array, "N"]  # the list whose jobs may have a node; of size 0 where every list has a cluster of its own
     node_gpus: Int[Array, "N"]
     node_type: Int[Array, "N"]
     period_s: Float64[Array, ""]

@@ -34,6 +34,7 @@ class Tables(Pytree):
     epochs: Int[Array, "M"]
     ends: Float64[Array, "M E"]  # progress at which an epoch ends
     speed: Float64[Array, "M T S E"]  # goodput at the best batch of the plan; 0 where no profile covers the shape
+    sync: Float64[Array, "M T S E"]  # share of an update that is synchronisation, at that batch
     goodput: Float64[Array, "M E T R1"]  # the same on the fewest nodes, by GPUs
     update_s: Float64[Array, "M T R1"]  # of an update at the first candidate, on the fewest nodes; inf: not covered
     iterations: Float64[Array, "M E"]  # from the end of an epoch to that of the last one, at least 1
@@ -160,7 +161,7 @@ def make_tables(
     most = shapes.of_size.shape[1] - 1
     longest = max(apps[plan.application].epochs for plan in plans)
     size = len(plans), len(types)
-    speed = np.zeros((*size, len(shapes.placements), longest))
+    speed, sync = (np.zeros((*size, len(shapes.placements), longest)) for _ in range(2))
     goodput, update_s = np.zeros((*size, most + 1, longest)), np.full((*size, most + 1), np.inf)
     for m, plan in enumerate(plans):
         app = apps[plan.application]
@@ -176,9 +177,9 @@ def make_tables(
             }
             for s, placement in enumerate(shapes.placements):
                 if placement in found:
-                    speed[m, t, s, : app.epochs] = found[placement][0]
+                    speed[m, t, s, : app.epochs], sync[m, t, s, : app.epochs], _ = found[placement]
             for gpus in tried:
-                goodput[m, t, gpus, : app.epochs], update_s[m, t, gpus] = found[fewest_nodes(gpus, width)]
+                goodput[m, t, gpus, : app.epochs], _, update_s[m, t, gpus] = found[fewest_nodes(gpus, width)]
     _check_holes(plans, apps, goodput)
     if len(shapes.of_code):
         _check_spread(plans, apps, shapes, node_gpus, goodput, speed)
@@ -187,6 +188,7 @@ def make_tables(
         epochs=on_device([app.epochs for app in of_plans], np.int32),
         ends=on_device(np.stack([_padded(app.progress, longest) for app in of_plans]), np.float64),
         speed=on_device(speed, np.float64),
+        sync=on_device(sync, np.float64),
         goodput=on_device(np.moveaxis(goodput, 3, 1), np.float64),
         update_s=on_device(update_s, np.float64),
         iterations=on_device(
@@ -202,13 +204,14 @@ def _tried(app: Application, kind: str, batch: int | None, gpus: int) -> tuple[n
     return local, passes, gains(app, (gpus * local * (passes + 1)).astype(float))
 
 
-def _speed(app: Application, kind: str, placement: Placement, tried: tuple) -> tuple[Values, float]:
-    """Goodput by epoch, and seconds of an update at the first candidate."""
+def _speed(app: Application, kind: str, placement: Placement, tried: tuple) -> tuple[Values, Values, float]:
+    """Goodput, and share of synchronisation, by epoch; seconds of an update at the first candidate."""
     local, passes, gain = tried
     step, sync = app.step_times[kind].at(placement, local)
     seconds = (step + passes * (step - sync)) * app.limits.slower
-    first = float(seconds[0])
-    return np.nan_to_num(gain / seconds[:, None]).max(axis=0), first if np.isfinite(first) else np.inf
+    first, goodput = float(seconds[0]), np.nan_to_num(gain / seconds[:, None])
+    share = np.nan_to_num(sync * app.limits.slower / seconds)[goodput.argmax(axis=0)]
+    return goodput.max(axis=0), share, first if np.isfinite(first) else np.inf
 
 
 def _iterations_left(app: Application, batch: int | None) -> Values:

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Float32, Int32, PyTree
+from jaxtyping import Float, Float32, Int32, PyTree
 
 from jaxsched.dynamics.resources import CHANNELS, CPU, GPU
 from jaxsched.dynamics.sharing import SharingTable
@@ -30,8 +30,8 @@ from jaxsched.pytree import Pytree, on_device, static
 from jaxsched.user_code import call, check_shape, is_ours, name_of
 
 Model = Int32[Array, "*#jobs"]
-Use = Float32[Array, "*#jobs"]
-Stretch = Float32[Array, "*#jobs"]
+Use = Float[Array, "*#jobs"]
+Stretch = Float[Array, "*#jobs"]
 
 
 class StretchLaw(Protocol):

@@ -19,7 +19,7 @@ def write(path, rows):
         writer.writerows(rows)
 
 
-def write_profiles(folder, rng, kinds=("",), per_node=PER_NODE, nodes=NODES):
+def write_profiles(folder, rng, kinds=("",), per_node=PER_NODE, nodes=NODES, sync_s=0.01):
     """Two applications whose step times grow with the batch and with nodes, with noise."""
     for app, (first, last, low, high, epochs) in APPS.items():
         for kind in kinds:
@@ -27,7 +27,7 @@ def write_profiles(folder, rng, kinds=("",), per_node=PER_NODE, nodes=NODES):
             pace = rng.uniform(0.5, 2.0)
 
             def step(count, gpus, b, pace=pace):
-                sync = 0.01 * (count - 1) + 0.002 * (gpus - 1) + 0.001
+                sync = sync_s * (count - 1) + 0.002 * (gpus - 1) + 0.001
                 return {"step_time": pace * 0.02 * b * rng.uniform(0.9, 1.1) + sync, "sync_time": sync}
 
             locals_ = np.unique(np.geomspace(low, high, 3).astype(int))

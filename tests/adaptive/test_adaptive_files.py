@@ -161,7 +161,7 @@ def test_no_job_beyond_its_range_and_shares_of_policies_of_files(folder, tmp_pat
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ([], "--interference default: jobs with profiles do not contend"),
+        (["--interference", "thin"], "unknown interference model 'thin'"),
         (["--interference", "none", "--load", "0.5"], "--load: has no effect with --profiles"),
         (
             ["--interference", "none", "--knows", "nothing"],
@@ -242,13 +242,17 @@ def test_outages_are_those_of_the_named_server(tmp_path):
     (tmp_path / "cluster.yaml").write_text(f"servers: [{servers}]\nschedulers: 1\n")
     (tmp_path / "out.csv").write_text("server,from_s,to_s\nserver1,1,2\nserver2,3,4\n")
     inventory = get_inventory(str(tmp_path / "cluster.yaml"), None)
-    command = SimpleNamespace(outages=str(tmp_path / "out.csv"), failures=None, schedulers=None, cluster="c.yaml")
+    given = {"failures": None, "schedulers": None, "cluster": "c.yaml", "interference": "none"}
+    command = SimpleNamespace(outages=str(tmp_path / "out.csv"), **given)
     (part,) = parts_of(command, inventory)
     assert part.outages.server.tolist() == [2, 1] and part.outages.from_s.tolist() == [1, 3]
     command.schedulers = 2
     first, second = parts_of(command, inventory)
     assert [kind.kind for kind in (*first.nodes, *second.nodes)] == ["T4", "V100", "T4"]
     assert (first.outages.server.tolist(), second.outages.server.tolist()) == ([1], [0])
+    command.interference = "default"
+    (both,) = parts_of(command, inventory)
+    assert both.outages.server.tolist() == [2, 1] and both.owner == (0, 1, 0) and both.schedulers == (0, 1)
 
 
 def test_two_schedulers_are_two_worlds(folder, tmp_path):

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import Bounds, LinearConstraint, milp
 
 from jaxsched.adaptive import sia
 from jaxsched.adaptive.choosing import by_gain
@@ -17,6 +18,7 @@ from jaxsched.adaptive.simulate import Nodes, Rules, simulate
 from jaxsched.adaptive.workload import read_workload
 from jaxsched.cli.main import main
 from tests.adaptive.files import SHARED, write_profiles, write_workload
+from tests.support.cases import TIMES
 
 GPUS = np.array([0, 1, 2, 4, 8, 12, 1, 2, 4, 8, 16])
 KIND = np.array([0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1])
@@ -56,19 +58,33 @@ def test_the_exact_choice_is_that_of_trying_all():
         assert worth(value, sia.solve(value, GPUS, KIND, TOTAL)) == pytest.approx(max(best.values()), abs=1e-9)
 
 
-def test_a_part_of_the_choices_gives_the_exact_choice(monkeypatch):
-    """With prices, which leave most choices out, the sums are those of the whole program."""
-    lists = [drawn(np.random.default_rng(seed), 20) for seed in range(30)]
-    whole = [worth(value, sia.solve(value, GPUS, KIND, TOTAL)) for value in lists]
-    asked = []
-    program = sia._program
-    monkeypatch.setattr(sia, "_FEW", 0)
-    monkeypatch.setattr(
-        sia, "_program", lambda value, *rest: asked.append(np.isfinite(value).sum()) or program(value, *rest)
-    )
-    part = [worth(value, sia.solve(value, GPUS, KIND, TOTAL)) for value in lists]
-    assert part == pytest.approx(whole, abs=1e-9)
-    assert np.median(asked) < 0.7 * np.median([np.isfinite(value).sum() for value in lists])
+def by_integer_program(value):
+    """The largest sum, by SciPy's HiGHS."""
+    job, choice = np.nonzero(np.isfinite(value))
+    each = (np.arange(len(value))[:, None] == job).astype(float)
+    held = np.where(KIND[choice] == np.arange(2)[:, None], GPUS[choice], 0)
+    limits = [LinearConstraint(each, 1, 1), LinearConstraint(held, ub=TOTAL)]
+    whole, gap = np.ones(len(job)), {"mip_rel_gap": 0}
+    return -milp(-value[job, choice], integrality=whole, bounds=Bounds(0, 1), constraints=limits, options=gap).fun
+
+
+def test_the_exact_choice_is_that_of_an_integer_program():
+    """From few GPUs for many jobs to more than all want; some hold theirs in a restart, some may have none."""
+    for seed in range(60 * TIMES):
+        rng = np.random.default_rng(seed)
+        value = drawn(rng, int(rng.integers(1, 40)))
+        for row in np.flatnonzero(rng.uniform(size=len(value)) < 0.1)[:4]:
+            value[row] = np.where(np.arange(len(GPUS)) == rng.choice([1, 2, 6, 7]), value[row], -np.inf)
+            value[row, 0] = -sia.WITHOUT_GPUS if not np.isfinite(value[row]).any() else -np.inf
+        assert worth(value, sia.solve(value, GPUS, KIND, TOTAL)) == pytest.approx(by_integer_program(value), abs=1e-7)
+
+
+def test_one_type_and_prices_of_nothing():
+    value, total = drawn(np.random.default_rng(5), 12), np.array([300])
+    chosen = sia.solve(value, GPUS, np.zeros(len(GPUS), int), total)  # all have what they like best
+    np.testing.assert_array_equal(value[np.arange(12), chosen], value.max(1))
+    few = sia.solve(value, GPUS, np.zeros(len(GPUS), int), np.array([3]))
+    assert GPUS[few].sum() <= 3 and value[np.arange(12), few].sum() > -12 * sia.WITHOUT_GPUS
 
 
 def test_the_greedy_choice_fits_and_is_hardly_worse():

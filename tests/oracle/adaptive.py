@@ -122,6 +122,7 @@ class Job:
     finish: float = NEVER
     using: tuple[int, int] = (0, 0)
     fallen: float | None = None  # when it came to the second queue
+    stretch: float = 1.0  # of its synchronisation
 
     least: int = 1
     high: int = 10**9
@@ -167,6 +168,7 @@ class Job:
         self.service += wait * self.gpus
         while seconds > 0 and self.finish == NEVER:
             speed = self.app.goodput(self.placement, *self.using, self.epoch) * slowed
+            speed /= 1 + self.share() * (self.stretch - 1)
             end = self.app.ends[self.epoch]
             if self.progress + speed * seconds < end:
                 self.progress += speed * seconds
@@ -180,6 +182,10 @@ class Job:
             self.service += took * self.gpus
             if self.finish == NEVER:
                 self.choose()
+
+    def share(self):
+        """Of synchronisation in an update."""
+        return self.app.step_sync(self.placement, self.using[0])[1] / self.app.seconds(self.placement, *self.using)
 
 
 def full_nodes(r, per_node):
@@ -217,47 +223,58 @@ def most_free(jobs, gpus, free, per_node, order):
 
 
 class World:
-    def __init__(self, nodes=16, per_node=4, period=60, restart=30, interference=0.0, outages=()):
+    def __init__(self, nodes=16, per_node=4, period=60, restart=30, interference=0.0, outages=(), contend=None):
         self.nodes, self.per_node, self.period = nodes, per_node, period
         self.restart, self.interference, self.total = restart, interference, nodes * per_node
         self.outages = outages  # node, from, to
+        self.contend = contend or (lambda jobs: None)  # sets every job's stretch
 
     def play(self, jobs, policy, place):
         now = 0
+        self.begin(jobs, place)
+        while any(job.finish == NEVER for job in jobs):
+            self.contend(jobs)
+            self.run(jobs, now)
+            now += self.period
+            self.decide(jobs, policy, place, now)
+        return {job.name: job.finish - job.submit for job in jobs}
+
+    def begin(self, jobs, place):
         for job in jobs:
             may = self.numbers(job, place)
             job.least, job.high = min(may), max(may)
-        while any(job.finish == NEVER for job in jobs):
-            slowed = self.slowed(jobs)
-            for job in jobs:
-                if job.finish == NEVER:
-                    waits = job.restart >= self.period
-                    job.run(now, self.period, slowed[job.name])
-                    if job.place and job.finish == NEVER and not waits:
-                        self.saw(job)
-                    if job.finish < NEVER:
-                        job.place = {}
-            now += self.period
-            there = [job for job in jobs if job.submit <= now and job.finish == NEVER]
-            out = self.out(now)
-            for job in there:
-                if out & set(job.place):
+
+    def run(self, jobs, now):
+        slowed = self.slowed(jobs)
+        for job in jobs:
+            if job.finish == NEVER:
+                waits = job.restart >= self.period
+                job.run(now, self.period, slowed[job.name])
+                if job.place and job.finish == NEVER and not waits:
+                    self.saw(job)
+                if job.finish < NEVER:
                     job.place = {}
-                    job.progress = max(job.saved, job.app.ends[job.epoch - 1] if job.epoch else 0.0)
-            free = self.free_without(out)
-            gpus, order = policy(self, there, now)
-            new = self.put(place, there, gpus, free, order)
-            for job in there:
-                to = new.get(job.name, {})
-                if to != job.place:
-                    job.place = to
-                    if to:
-                        job.restart = self.restart
-                        job.restarts += 1
-                        job.saved = job.progress
-                        job.widest = max(job.widest, job.gpus)
-                job.choose()
-        return {job.name: job.finish - job.submit for job in jobs}
+
+    def decide(self, jobs, policy, place, now):
+        there = [job for job in jobs if job.submit <= now and job.finish == NEVER]
+        out = self.out(now)
+        for job in there:
+            if out & set(job.place):
+                job.place = {}
+                job.progress = max(job.saved, job.app.ends[job.epoch - 1] if job.epoch else 0.0)
+        free = self.free_without(out)
+        gpus, order = policy(self, there, now)
+        new = self.put(place, there, gpus, free, order)
+        for job in there:
+            to = new.get(job.name, {})
+            if to != job.place:
+                job.place = to
+                if to:
+                    job.restart = self.restart
+                    job.restarts += 1
+                    job.saved = job.progress
+                    job.widest = max(job.widest, job.gpus)
+            job.choose()
 
     def saw(self, job):
         """What a job does with the step time that it has seen: nothing, if it knows all of them."""

@@ -77,5 +77,5 @@ class World(adaptive.World):
         r, (b, _) = job.gpus, job.using
         if all(row[:2] != (r, b) for row in job.seen):
             step, sync = job.app.step_sync(job.placement, b)
-            job.seen = [(r, b, step - sync, step), *job.seen][:REMEMBERED]
+            job.seen = [(r, b, step - sync, step + sync * (job.stretch - 1)), *job.seen][:REMEMBERED]
             job.fit = tuple(self.fit(np.array(job.seen, float), self.per_node))
