@@ -16,7 +16,6 @@ from jaxsched.adaptive.tables import widths
 from jaxsched.adaptive.view import Allocation, View
 from jaxsched.pytree import call_on_host
 
-FAIRNESS = -0.5  # the exponent of speedups
 WITHOUT_GPUS = 1.1  # what a job without GPUs costs; with the fewest it costs 1
 _TINY = 1e-9
 _NEAR = 2e-3  # of the bound: the choices that are tried first
@@ -43,10 +42,11 @@ def values(view: View) -> Float64[Array, "J C"]:
     may = may & (gpus <= view.total[kind])
     same = (gpus == view.gpus[:, None]) & ((kind == view.kind[:, None]) | ~held[:, None])
     may = may & (same | ~(held & (view.waiting_s > 0))[:, None])  # nobody is stopped in a restart
-    fewest = jnp.where(may, goodput, jnp.inf).min(-1, keepdims=True)
+    fewest = jnp.broadcast_to(jnp.where(may, goodput, jnp.inf).min(-1, keepdims=True), goodput.shape)
+    fewest = jax.lax.optimization_barrier(fewest)  # else XLA multiplies by an inverse, and equal values would differ
     speedup = jnp.where((view.widest > 0)[:, None], goodput / fewest, 1.0)  # before it has run a type is like another
     speedup = jnp.where(same, speedup, speedup * _kept(view)[:, None])
-    cost = jnp.where(may, jnp.maximum(speedup, _TINY) ** FAIRNESS, jnp.inf)
+    cost = jnp.where(may, 1.0 / jnp.sqrt(jnp.maximum(speedup, _TINY)), jnp.inf)  # rightly rounded, unlike a power
     nothing = jnp.where(held & (view.waiting_s > 0), jnp.inf, WITHOUT_GPUS)
     return -jnp.where(gpus == 0, jnp.where(view.active, nothing, 0.0)[:, None], cost)
 
@@ -59,7 +59,7 @@ def _kept(view: View) -> Float64[Array, "J"]:
 
 
 def sia(view: View) -> Allocation:
-    """The least sum of `speedup ** FAIRNESS` over jobs, exactly."""
+    """The least sum of `speedup ** -0.5` over jobs, exactly."""
     gpus, kind = choices_of(view)
     made = jax.ShapeDtypeStruct(view.gpus.shape, jnp.int32)
 
