@@ -185,8 +185,8 @@ def test_two_jobs_between_two_racks(thinner, tmp_path):
 
 def test_schedulers_that_share_no_link_are_worlds_apart(tmp_path):
     """Two racks, a scheduler each: nothing crosses between them, and each plays as if it were alone."""
-    write_profiles(tmp_path / "profiles", np.random.default_rng(3), per_node=2, sync_s=0.05)
-    write_workload(tmp_path / "jobs.csv", np.random.default_rng(1), spread_s=60)
+    write_profiles(tmp_path / "profiles", np.random.default_rng(3), per_node=2, sync_s=0.5)
+    write_workload(tmp_path / "jobs.csv", np.random.default_rng(1), jobs=6, spread_s=60)  # 3, 3 and 2 GPUs of 8
     apps = read_applications(tmp_path / "profiles")
     jobs, law = read_workload(tmp_path / "jobs.csv", apps), default_interference()
     whole, half = (make_inventory([Server((2,))] * n, leaf_spine(n, servers_per_rack=4)) for n in (8, 4))
