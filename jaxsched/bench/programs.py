@@ -42,7 +42,10 @@ def environment_of(
     cluster = get_cluster(cluster_name, schedulers)
     largest = int(np.asarray(cluster.group_gpus).sum((1, 2)).max())
     slots = max(min(64, largest), largest // GPUS_PER_SLOT)
-    config = EnvConfig(running_slots=slots, queue_slots=64, rounds=16, largest_worker=1, early_stop=True)
+    group = int(np.asarray(cluster.group_gpus).max())
+    config = EnvConfig(
+        running_slots=slots, queue_slots=64, rounds=16, largest_worker=1, largest_group=group, early_stop=True
+    )
     world = dataclasses.replace(world_for(policy), interval_s=INTERVAL_S)
     return config, cluster, params_of_world(world, cluster)
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Bool, Float32
+from jaxtyping import Float32
 
 from jaxsched.cluster.hardware import Cluster
 
@@ -81,11 +81,6 @@ def comm_capacity(cluster: Cluster) -> Float32[Array, "wires"]:
 
 
 PAIRS = 64  # links' places of which every one is compared with every other; more are scattered
-
-
-def own_use(use: Float32[Array, "M R"], active: Bool[Array, "R"]) -> Float32[Array, "M"]:
-    """Utilisation of each resource by the running jobs of one partition."""
-    return use @ active.astype(jnp.float32)
 
 
 def totals(cluster: Cluster, own: Float32[Array, "P M"]) -> Float32[Array, "P M"]:

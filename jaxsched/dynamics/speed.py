@@ -1,20 +1,22 @@
 """How fast placed jobs run: step times and slowdowns under the totals of a moment (docs/semantics.md, section 5)."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.interference import Interference
-from jaxsched.dynamics.resources import CPU, PCIE
+from jaxsched.dynamics.occupants import Occupants, at_places, totals_at_places
+from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI
 from jaxsched.pytree import Pytree
 
 UNROLL = 64  # resources per turn of a loop: one fused kernel instead of many small ones
-BLOCK = 16  # jobs whose slowdowns are computed together, where not all are
 
 
 class StepTime(Pytree):
@@ -24,8 +26,16 @@ class StepTime(Pytree):
     comm: Float32[Array, "*jobs"]
 
 
+class Sensitivity(NamedTuple):
+    """How much jobs mind what others do, as in `Footprint`."""
+
+    model: Int32[Array, "*jobs"]
+    sens_cpu: Float32[Array, "*jobs"]
+    sens_pcie: Float32[Array, "*jobs"]
+
+
 def slowdown_of(
-    time: StepTime, rows: Footprint, stretch: Float32[Array, "*#jobs"] | float = 1.0
+    time: StepTime, rows: Footprint | Occupants, stretch: Float32[Array, "*#jobs"] | float = 1.0
 ) -> Float32[Array, "*#jobs"]:
     """Step time over ideal step time of `rows`, at least their least. It may be below 1 on fast GPUs.
 
@@ -46,40 +56,6 @@ def slowdown(
     return slowdown_of(step_time(interference, rows, total, at_once=at_once), rows, stretch)
 
 
-def slowdown_of_some(
-    interference: Interference,
-    rows: Footprint,
-    total: Float32[Array, "M"],
-    stale: Bool[Array, "R"],
-    before: Float32[Array, "R"],
-    stretch: Float32[Array, "R"] | float = 1.0,
-) -> Float32[Array, "R"]:
-    """`slowdown` of the jobs that are `stale` under `total`, and `before` of the others."""
-    slots = stale.shape[0]
-    index, count = jnp.nonzero(stale, size=slots + BLOCK, fill_value=slots)[0], stale.sum()
-
-    def block(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        start, after = carry
-        chosen = lax.dynamic_slice(index, (start,), (BLOCK,))
-        some = jax.tree.map(lambda leaf: leaf[..., chosen], rows)
-        on_gpu = stretch[chosen] if isinstance(stretch, Array) else stretch
-        new = slowdown(interference, some, total[:, None], on_gpu)
-        return start + BLOCK, after.at[chosen].set(new, mode="drop")
-
-    return lax.while_loop(lambda carry: carry[0] < count, block, (jnp.int32(0), before))[1]
-
-
-def users_of(use: Float32[Array, "M R"], resources: Bool[Array, "M"]) -> Bool[Array, "R"]:
-    """Which jobs use any of `resources`, by their `use`; reads only those rows."""
-    index, count = jnp.nonzero(resources, size=resources.shape[0], fill_value=0)[0], resources.sum()
-
-    def body(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        k, found = carry
-        return k + 1, found | (use[index[k]] > 0)
-
-    return lax.while_loop(lambda carry: carry[0] < count, body, (jnp.int32(0), jnp.zeros(use.shape[1], bool)))[1]
-
-
 def step_time(
     interference: Interference, rows: Footprint, total: Float32[Array, "M *#jobs"], *, at_once: bool = False
 ) -> StepTime:
@@ -89,10 +65,11 @@ def step_time(
     one after the other, which XLA makes into one kernel if the jobs are few.
     """
     layout, shape = rows.layout, jnp.broadcast_shapes(rows.use.shape[1:], total.shape[1:])
+    jobs = Sensitivity(rows.model, rows.sens_cpu, rows.sens_pcie)
 
     def on_group(group: tuple[Array, ...]) -> Array:
         cpu, pcie, compute, all_cpu, all_pcie = group
-        return compute * _factor(interference, rows, cpu, pcie, all_cpu, all_pcie)
+        return compute * _factor(interference, jobs, (cpu, pcie), (all_cpu, all_pcie))
 
     cpu, pcie = layout.cpu, layout.pcie
     groups = (rows.use[cpu], rows.use[pcie], rows.compute, total[cpu], total[pcie])
@@ -121,72 +98,132 @@ def _longest(seconds: Callable[..., Array], least: Array, resources: tuple[Array
     return lax.scan(turn, least, resources, unroll=UNROLL)[0]
 
 
+def step_time_of(interference: Interference, jobs: Occupants, total: Float32[Array, "M"]) -> StepTime:
+    """Step times, leaves [R], of the running jobs of one partition under `total`, of which their own use is part."""
+    at_places, none = totals_at_places(jobs.layout, total)[..., None], jnp.zeros_like(jobs.ideal)
+    time = _with_places(StepTime(compute=none, comm=none), jobs, _at_places(interference, jobs, at_places))
+
+    def on_link(resource: tuple[Array, ...]) -> Array:
+        return _on_link(interference, jobs, *resource)
+
+    links = (jobs.link_use, jobs.link_seconds, total[jobs.layout.link])
+    return time.replace(comm=_longest(on_link, time.comm, links, at_once=not on_cpu()))
+
+
 def step_time_with(
     interference: Interference,
-    rows: Footprint,
+    jobs: Occupants,
     total: Float32[Array, "M"],
     now: StepTime,
     added: Float32[Array, "M C"],
 ) -> StepTime:
-    """Step times, leaves [C, R], of running jobs `rows`, leaves [..., R], if each of C placements were added.
+    """Step times, leaves [C, R], of the running jobs of one partition if each of C placements were added.
 
-    A stretch never falls when use is added, so only the resources that a placement touches need a look: the step takes
-    the longest of what it takes `now` and of what it would take on those.
+    A stretch never falls when use is added, so only what a placement touches need a look: the step takes the longest of
+    what it takes `now` and of what it would take there.
 
     Args: `now`, leaves [R], under `total`; `added`: use of the placements.
     """
+    if on_cpu():
+        return lax.map(lambda more: _with_one(interference, jobs, total, now, more), added.T)
+    layout = jobs.layout
+    after = totals_at_places(layout, total[:, None] + added)[:, :, :, None]
+    compute, comm = _at_places(interference, jobs, after, further=1)
+    time = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (added.shape[1], *leaf.shape)), now)
+    time = jax.vmap(_with_places, in_axes=(0, None, -1))(time, jobs, (compute, comm))
+    of_links = jobs.link_use[:, None], jobs.link_seconds[:, None], (total[:, None] + added)[layout.link, :, None]
+    on_links = _on_link(interference, jobs, *of_links).max(0, initial=0.0)
+    return time.replace(comm=jnp.maximum(time.comm, on_links))
+
+
+def _with_one(
+    interference: Interference, jobs: Occupants, total: Float32[Array, "M"], now: StepTime, added: Float32[Array, "M"]
+) -> StepTime:
+    """`step_time_with` of one placement, server by server and link by link."""
+    after, layout = total + added, jobs.layout
+    at_places, links = totals_at_places(layout, after)[..., None], after[layout.link]
+    servers = (totals_at_places(layout, added) > 0).any((0, 2))
+
+    def on_server(time: StepTime, n: Array) -> StepTime:
+        here = jobs.replace(slot=jobs.slot[n], use=jobs.use[:, n], seconds=jobs.seconds[:, n])
+        return _with_places(time, here, _at_places(interference, here, at_places[:, n]))
+
+    def on_link(time: StepTime, e: Array) -> StepTime:
+        more = _on_link(interference, jobs, jobs.link_use[e], jobs.link_seconds[e], links[e])
+        return time.replace(comm=jnp.maximum(time.comm, more))
+
+    return _fold_where(added[layout.link] > 0, on_link, _fold_where(servers, on_server, now))
+
+
+def _fold_where(
+    some: Bool[Array, "S"], turn: Callable[[StepTime, Int32[Array, ""]], StepTime], start: StepTime
+) -> StepTime:
+    """`turn(time, index)` of every index for which there is `some`, one after the other."""
+
+    def body(carry: tuple[Array, StepTime]) -> tuple[Array, StepTime]:
+        left, time = carry
+        index = jnp.argmax(left)
+        return left.at[index].set(False), turn(time, index)
+
+    return lax.while_loop(lambda carry: carry[0].any(), body, (some, start))[1]
+
+
+def _at_places(
+    interference: Interference, jobs: Occupants, total: Float32[Array, "channels *places"], further: int = 0
+) -> tuple[Float32[Array, "*places"], Float32[Array, "*places"]]:
+    """Seconds of computation, and of communication within the server, of the job at each place under `total`.
+
+    Args: `further`: axes of `total` beyond those of places.
+    """
+    (use, seconds), ones = (jobs.use, jobs.seconds), (1,) * further
+    use, seconds = (leaf.reshape(*leaf.shape, *ones) for leaf in (use, seconds))
+    model, sens_cpu, sens_pcie = (
+        at_places(jobs, leaf).reshape(*jobs.slot.shape, *ones) for leaf in (jobs.model, jobs.sens_cpu, jobs.sens_pcie)
+    )
+
+    def stretched(channel: int) -> Array:
+        others = jnp.maximum(total[channel] - use[channel], 0.0)
+        return seconds[channel] * interference(channel, model, use[channel], others)
+
+    compute = seconds[CPU] * _factor(interference, Sensitivity(model, sens_cpu, sens_pcie), use, total)
+    return compute, functools.reduce(jnp.maximum, map(stretched, (PCIE, QPI, NIC)))
+
+
+def _with_places(time: StepTime, jobs: Occupants, at_places: tuple[Array, Array]) -> StepTime:
+    """The longer of `time`, leaves [R], and of what the jobs at places take there: computation, communication."""
+    slot, values = jobs.slot.reshape(-1).astype(jnp.int32), [leaf.reshape(-1) for leaf in at_places]
     if not on_cpu():
-        beside = jax.tree.map(lambda leaf: leaf[..., None, :], rows)
-        return step_time(interference, beside, total[:, None, None] + added[..., None], at_once=True)
-    layout, count = rows.layout, added.shape[1]
-    nk, columns = layout.nk, jnp.arange(count)
-
-    def over_touched(touched: Array, start: StepTime, turn) -> StepTime:
-        """`turn(time, index: int32[C], some: bool[C, 1])` for each row `touched: bool[S, C]`, by column."""
-        place = jnp.cumsum(touched, axis=0)
-        most = place[-1]
-
-        def body(carry: tuple[Array, StepTime]) -> tuple[Array, StepTime]:
-            k, time = carry
-            index = jnp.argmax(touched & (place == k + 1), axis=0)
-            return k + 1, turn(time, index, (k < most)[:, None])
-
-        return lax.while_loop(lambda carry: carry[0] < most.max(), body, (jnp.int32(0), start))[1]
-
-    def after(index: Array) -> Array:
-        return (total[index] + added[index, columns])[:, None]
-
-    def stretched(channel: int, index: Array) -> Array:
-        use = rows.use[index]
-        stretch = interference(channel, rows.model, use, jnp.maximum(after(index) - use, 0.0))
-        return rows.base[index - nk] * stretch
-
-    def on_group(time: StepTime, group: Array, some: Array) -> StepTime:
-        cpu, pcie = group, nk + group
-        factor = _factor(interference, rows, rows.use[cpu], rows.use[pcie], after(cpu), after(pcie))
-        compute = jnp.where(some, rows.compute[group] * factor, 0.0)
-        comm = jnp.where(some, stretched(PCIE, pcie), 0.0)
+        here = slot[:, None] == jnp.arange(jobs.ideal.shape[-1])
+        compute, comm = (jnp.where(here, leaf[:, None], 0.0).max(0, initial=0.0) for leaf in values)
         return StepTime(compute=jnp.maximum(time.compute, compute), comm=jnp.maximum(time.comm, comm))
 
-    time = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), now)
-    time = over_touched((added[layout.cpu] > 0) | (added[layout.pcie] > 0), time, on_group)
-    for channel, part in layout.wires[1:]:
+    def turn(i: Array, time: StepTime) -> StepTime:
+        at, there = jnp.maximum(slot[i], 0), slot[i] >= 0
 
-        def on_wire(time: StepTime, index: Array, some: Array, channel=channel, first=part.start) -> StepTime:
-            comm = jnp.where(some, stretched(channel, first + index), 0.0)
-            return time.replace(comm=jnp.maximum(time.comm, comm))
+        def longer(seconds: Array, new: Array) -> Array:
+            after = jnp.maximum(seconds[at], jnp.where(there, new[i], 0.0))
+            return seconds.at[at].set(after, mode="promise_in_bounds")
 
-        time = over_touched(added[part] > 0, time, on_wire)
-    return time
+        return StepTime(compute=longer(time.compute, values[0]), comm=longer(time.comm, values[1]))
+
+    return lax.fori_loop(0, slot.shape[0], turn, time)
+
+
+def _on_link(interference: Interference, jobs: Occupants, use: Array, seconds: Array, total: Array) -> Array:
+    """Seconds of communication of the running jobs on a link."""
+    return seconds * interference(LINK, jobs.model, use, jnp.maximum(total - use, 0.0))
 
 
 def _factor(
-    interference: Interference, rows: Footprint, cpu: Array, pcie: Array, all_cpu: Array, all_pcie: Array
+    interference: Interference,
+    jobs: Sensitivity,
+    use: Sequence[Array] | Array,
+    total: Sequence[Array] | Array,
 ) -> Array:
-    """How much longer the computation of `rows` takes on a group, given their own and all use of its CPU and PCIe."""
+    """How much longer computation takes on a group, given own and all use of its CPU and PCIe, in this order."""
 
-    def stretch(channel: int, own: Array, all_use: Array) -> Array:
-        return interference(channel, rows.model, own, jnp.maximum(all_use - own, 0.0))
+    def stretch(channel: int) -> Array:
+        return interference(channel, jobs.model, use[channel], jnp.maximum(total[channel] - use[channel], 0.0))
 
-    factor = 1.0 + rows.sens_cpu * (jnp.maximum(cpu, 1.0) * stretch(CPU, cpu, all_cpu) - 1.0)
-    return factor + rows.sens_pcie * (stretch(PCIE, pcie, all_pcie) - 1.0)
+    factor = 1.0 + jobs.sens_cpu * (jnp.maximum(use[CPU], 1.0) * stretch(CPU) - 1.0)
+    return factor + jobs.sens_pcie * (stretch(PCIE) - 1.0)

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int
 from jaxsched.cluster.hardware import group_capacity, partition_axes, workers_within
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
+from jaxsched.dynamics.occupants import has_room, with_job
 from jaxsched.env.extensions import preemption, sharing, starts
 from jaxsched.env.extensions.failures import allows
 from jaxsched.env.extensions.gpu_sets import usable_by
@@ -135,6 +136,8 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
     legal &= state.running.job[p, slot] < 0
     legal &= _is_whole(params, state, action, row) & (taken <= state.free).all((1, 2)) & fits & allows(state, action)
+    active = state.running.job >= 0
+    legal &= jax.vmap(has_room)(state.running.occupants, active, state.free, action.workers, action.ps)
     placed = Placed(legal=legal, row=jnp.maximum(row, 0), slot=slot, workers=action.workers, ps=action.ps, gpu=gpu)
     state = state.replace(
         free=state.free - jnp.where(legal[:, None, None], taken, 0),
@@ -166,19 +169,15 @@ def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Runni
     footprints = jax.vmap(footprint, in_axes=(partition_axes(cluster), None, None, 0, 0, 0))(
         cluster, best_hardware(cluster), params.profiles, job, placed.workers, placed.ps
     )
-    p, slot = jnp.arange(len(placed.row)), jnp.where(placed.legal, placed.slot, running.job.shape[-1])
+    slot = jnp.where(placed.legal, placed.slot, running.job.shape[-1])
     left, left_low = left_at_start(state, placed.row)
     return running.replace(
         job=placed.in_slots(running.job, placed.row),
-        workers=placed.in_slots(running.workers, placed.workers),
-        ps=placed.in_slots(running.ps, placed.ps),
         gpus_per_worker=placed.in_slots(running.gpus_per_worker, job.gpus_per_worker),
         duration_s=placed.in_slots(running.duration_s, state.jobs.duration_s[placed.row]),
         remaining_s=placed.in_slots(running.remaining_s, left),
         remaining_low_s=placed.in_slots(running.remaining_low_s, left_low),
-        footprint=jax.tree.map(
-            lambda old, new: old.at[p, ..., slot].set(new, mode="drop"), running.footprint, footprints
-        ),
+        occupants=jax.vmap(with_job)(running.occupants, running.job >= 0, slot, footprints, placed.workers, placed.ps),
     )
 
 

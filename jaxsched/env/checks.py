@@ -6,11 +6,13 @@ checkify carries the first one out of the compiled loop; training has its own wa
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.experimental import checkify
 from jaxtyping import Bool, Int32
 
+from jaxsched.dynamics.occupants import in_groups
 from jaxsched.env.extensions.sharing import take
 from jaxsched.env.state import FINISHED, EnvParams, State
 from jaxsched.workload.jobs import WHOLE
@@ -50,7 +52,7 @@ def findings(params: EnvParams, state: State) -> tuple[Finding, ...]:
     unsound = (active & ~jnp.isfinite(numbers)).ravel()
     partitions = jnp.arange(state.queue.shape[0])
     gpus = jnp.where(active, running.whole_gpus, 0)
-    held = jnp.einsum("prnk,pr->pnk", running.workers.astype(jnp.int32), gpus)
+    held = jax.vmap(in_groups)(running.occupants, gpus)
     wrong = jnp.zeros(partitions.shape, bool)
     if state.shares:
         held += (state.shared > 0).sum(-1, dtype=jnp.int32)

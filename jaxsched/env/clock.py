@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Int8, Int32
+from jaxtyping import Bool, Int32
 
 from jaxsched.dynamics.batching import on_cpu, only_where, with_shared
-from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.gpu_sharing import Sharers
+from jaxsched.dynamics.occupants import Occupants, in_groups
 from jaxsched.env.extensions.failures import intervals_to_change
 from jaxsched.env.extensions.pairs import as_is
 from jaxsched.env.extensions.preemption import add_restart
@@ -79,7 +79,7 @@ def advance(
     """
     start, constants = interval_of(params, state, changed, intervals.astype(jnp.float32) * params.interval_s)
     run = with_shared(functools.partial(_run, state.shared.shape[-1]))
-    end, freed = run((state.running.footprint, state.running.workers), as_is(params, state), start, constants)
+    end, freed = run(state.running.occupants, as_is(params, state), start, constants)
     return after_interval(params, state, end, freed, intervals), end.terms
 
 
@@ -89,13 +89,13 @@ def update_load(params: EnvParams, state: State, changed: Bool[Array, "P R"]) ->
     old = Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch)
 
     def run(
-        footprints: Footprint | Callable, params: EnvParams, active: Array, changed: Array, old: Load,
+        occupants: Occupants | Callable, params: EnvParams, active: Array, changed: Array, old: Load,
         sharers: Sharers,
     ) -> Load:  # fmt: skip
-        return load_of(params, footprints, active, changed, old, sharers, shared_gpus)
+        return load_of(params, occupants, active, changed, old, sharers, shared_gpus)
 
     play = with_shared(run) if on_cpu() else run
-    load = play(running.footprint, as_is(params, state), running.job >= 0, changed, old, sharers_of(params, state))
+    load = play(running.occupants, as_is(params, state), running.job >= 0, changed, old, sharers_of(params, state))
     running = running.replace(slowdown=load.slowdown, stretch=load.stretch)
     return state.replace(own=load.own, total=load.total, running=running)
 
@@ -107,18 +107,17 @@ def refresh(params: EnvParams, state: State) -> State:
 
 def _run(
     shared_gpus: int,
-    placed_at: Callable[[Int32[Array, ""]], tuple[Footprint, Int8[Array, "R N K"]]],
+    of_partition: Callable[[Int32[Array, ""]], Occupants],
     params: EnvParams,
     start: IntervalState,
     constants: IntervalConstants,
 ) -> tuple[IntervalState, Int32[Array, "P N K"]]:
     """The state after `constants.length_s`, from one whose load does not know of the jobs just placed.
 
-    Also the GPUs that became free. `placed_at`: from a partition to the footprints in its running slots, slots last,
-    and to their workers.
+    Also the GPUs that became free. `of_partition`: from a partition to its occupants.
     """
     length = constants.length_s
-    load_when = functools.partial(load_of, params, lambda p: placed_at(p)[0], shared_gpus=shared_gpus)
+    load_when = functools.partial(load_of, params, of_partition, shared_gpus=shared_gpus)
 
     # The loop carries only what changes between completions: under vmap every carried leaf is copied in every turn.
     def unfinished(now: IntervalState) -> Array:
@@ -136,8 +135,7 @@ def _run(
     finished = start.active & ~end.active
 
     def freed_in(p: Array) -> Array:
-        gpus = jnp.where(finished[p], constants.gpus_per_worker[p], 0)
-        return jnp.einsum("r,rnk->nk", gpus, placed_at(p)[1].astype(jnp.int32))
+        return in_groups(of_partition(p), jnp.where(finished[p], constants.gpus_per_worker[p], 0))
 
     none = jnp.zeros(params.cluster.shape[1:], jnp.int32)
     freed = only_where(finished.any(-1), freed_in, lambda p: none)

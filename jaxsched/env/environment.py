@@ -13,10 +13,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 from jaxtyping import Bool, Float32, PRNGKeyArray
 
 from jaxsched.border import checked
-from jaxsched.dynamics.footprint import Footprint
+from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.occupants import no_occupants
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.actions import admit
 from jaxsched.env.extensions.failures import change_servers, no_faults
@@ -45,6 +47,7 @@ from jaxsched.env.state import (
     State,
     assign_homes,
 )
+from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import NEVER, JobTable
 
@@ -57,6 +60,7 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: P
     With `pairs`, models that share a GPU have factors that the law of sharing does not know.
     """
     (p, n, k), size = params.cluster.group_gpus.shape, layout_of(params.cluster).size
+    _check_groups(config, params.cluster)
     usable = usable_groups(params.cluster, config.gpu_sets)
     state = State(
         jobs=assign_homes(params.cluster, with_choice(config, with_fractions(config.shared_gpus, jobs)), usable),
@@ -88,6 +92,13 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: P
     return admit(change_servers(params, state)[0])
 
 
+def _check_groups(config: EnvConfig, cluster: Cluster) -> None:
+    """UserError if a group has more GPUs than the state has places, unless the cluster is traced."""
+    gpus = cluster.group_gpus
+    if not isinstance(gpus, Tracer) and (most := int(np.asarray(gpus).max())) > config.largest_group:
+        raise UserError(f"largest_group: {config.largest_group} should be at least {most}, the GPUs of a group")
+
+
 def _floats(*shape: int) -> Array:
     return jnp.zeros(shape, jnp.float32)
 
@@ -97,28 +108,15 @@ def _ints(*shape: int, dtype=jnp.int32, fill: int = 0) -> Array:
 
 
 def _none_running(config: EnvConfig, params: EnvParams) -> Running:
-    (p, n, k), r = params.cluster.group_gpus.shape, config.running_slots
-    layout, shares = layout_of(params.cluster), bool(config.shared_gpus)
+    p, r, shares = params.cluster.shape[0], config.running_slots, bool(config.shared_gpus)
     return Running(
         job=_ints(p, r, fill=-1),
-        workers=_ints(p, r, n, k, dtype=jnp.int8),
-        ps=_ints(p, r, n, k, dtype=jnp.int16),
         gpus_per_worker=_ints(p, r),
         duration_s=_floats(p, r),
         remaining_s=_floats(p, r),
         remaining_low_s=_floats(p, r),
         slowdown=_floats(p, r) + 1.0,
-        footprint=Footprint(
-            layout=layout,
-            use=_floats(p, layout.size, r),
-            base=_floats(p, layout.size - layout.nk, r),
-            compute=_floats(p, layout.nk, r),
-            ideal=_floats(p, r),
-            least=_floats(p, r) + 1.0,
-            sens_cpu=_floats(p, r),
-            sens_pcie=_floats(p, r),
-            model=_ints(p, r),
-        ),
+        occupants=no_occupants(layout_of(params.cluster), p, r, r if shares else config.largest_group),
         gpu=_ints(p, r if shares else 0, fill=-1),
         stretch=_floats(p, r if shares else 0) + 1.0,
         restart_s=_floats(p, r if params.stops else 0),

@@ -11,12 +11,11 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num
 
-from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import of_parts, only_where
-from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
-from jaxsched.dynamics.resources import layout_of, own_use, totals
-from jaxsched.dynamics.speed import slowdown, slowdown_of_some, users_of
+from jaxsched.dynamics.occupants import Occupants, own_use
+from jaxsched.dynamics.resources import layout_of, totals
+from jaxsched.dynamics.speed import slowdown_of, step_time_of
 from jaxsched.env.extensions import history, sharing
 from jaxsched.env.extensions.pairs import on_completion
 from jaxsched.env.extensions.parts import Pairs
@@ -27,7 +26,6 @@ from jaxsched.env.state import FINISHED, EnvParams, State
 from jaxsched.pytree import Pytree
 from jaxsched.semantics import WORK_TOLERANCE
 
-FEW = 64  # running slots of a partition whose slowdowns are all computed again on a CPU, too, when something changes
 CHANGED = 3 / 8  # of all partitions side by side that are looked at together; in a turn a third has changed
 MANY = 8192  # with fewer partitions side by side all are computed
 
@@ -43,7 +41,7 @@ class Load(Pytree):
 
 def load_of(
     params: EnvParams,
-    footprints: Footprint | Callable[[Int32[Array, ""]], Footprint],
+    occupants: Occupants | Callable[[Int32[Array, ""]], Occupants],
     active: Bool[Array, "P R"],
     changed: Bool[Array, "P R"],
     old: Load,
@@ -53,20 +51,19 @@ def load_of(
     """The load when the jobs `active` run.
 
     Args:
-        footprints: in the running slots, slots last: leaves [P, ...], or from a partition to its own.
+        occupants: of all partitions, or from a partition to its own.
         changed: jobs that came or went since the load was `old`. Partitions in which nothing has changed,
-            links that other partitions use included, keep what they had; so do, on a CPU, jobs of a partition with more
-            than `FEW` slots, if nothing that they use has changed.
+            links that other partitions use included, keep what they had.
         sharers: see `sharing.sharers_of`. shared_gpus: of every group that may be shared.
     """
     interference = params.interference
     here = changed.any(-1)
     side_by_side = functools.partial(of_parts, share=CHANGED, least=MANY)
-    if isinstance(footprints, Footprint):
-        own = side_by_side((footprints.use, active), here, lambda part, _: own_use(*part), old.own)
+    if isinstance(occupants, Occupants):
+        own = side_by_side((occupants, active), here, lambda part, _: own_use(*part), old.own)
     else:
-        of_partition = footprints
-        own = only_where(here, lambda p: own_use(of_partition(p).use, active[p]), lambda p: old.own[p])
+        of_partition = occupants
+        own = only_where(here, lambda p: own_use(of_partition(p), active[p]), lambda p: old.own[p])
     total = totals(params.cluster, own)
 
     stretch = old.stretch
@@ -79,27 +76,17 @@ def load_of(
 
         stretch = only_where(here, stretch_in, lambda p: old.stretch[p])
 
-    def slowdown_in(part: tuple[Footprint, Array, Array, Array], _) -> Array:
-        rows, total, active, on_gpu = part
-        return jnp.where(active, slowdown(interference, rows, total[:, None], on_gpu if shared_gpus else 1.0), 1.0)
+    def slowdown_in(part: tuple[Occupants, Array, Array, Array], _) -> Array:
+        jobs, total, active, on_gpu = part
+        time = step_time_of(interference, jobs, total)
+        return jnp.where(active, slowdown_of(time, jobs, on_gpu if shared_gpus else 1.0), 1.0)
 
     stale = here | (total != old.total).any(-1)
-    if isinstance(footprints, Footprint):
-        rate = side_by_side((footprints, total, active, stretch), stale, slowdown_in, old.slowdown)
-        return Load(own=own, total=total, slowdown=rate, stretch=stretch)
-
-    def slowdown_at(p: Array) -> Array:
-        rows, on_gpu = footprints(p), stretch[p]
-        if active.shape[-1] <= FEW or not batching.on_cpu():
-            return slowdown_in((rows, total[p], active[p], on_gpu), p)
-        some = changed[p] | users_of(rows.use, total[p] != old.total[p])
-        if shared_gpus:
-            some |= on_gpu != old.stretch[p]
-        stale_jobs, on_gpu = some & active[p], on_gpu if shared_gpus else 1.0
-        rate = slowdown_of_some(interference, rows, total[p], stale_jobs, old.slowdown[p], on_gpu)
-        return jnp.where(active[p], rate, 1.0)
-
-    rate = only_where(stale, slowdown_at, lambda p: old.slowdown[p])
+    if isinstance(occupants, Occupants):
+        rate = side_by_side((occupants, total, active, stretch), stale, slowdown_in, old.slowdown)
+    else:
+        part_of = lambda p: (of_partition(p), total[p], active[p], stretch[p])
+        rate = only_where(stale, lambda p: slowdown_in(part_of(p), p), lambda p: old.slowdown[p])
     return Load(own=own, total=total, slowdown=rate, stretch=stretch)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int8, Int32
 
+from jaxsched.dynamics.occupants import at_places, count_last
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.extensions.sharing import gpus_of
 from jaxsched.env.knowledge import estimated_left_s
@@ -127,8 +128,9 @@ def group_features(params: EnvParams, state: State) -> Float32[Array, "P N K Fg"
     """Of GPU groups: what is free, hardware, load, and how slow and how long their jobs are."""
     cluster, layout = params.cluster, layout_of(params.cluster)
     gpus = cluster.group_gpus.astype(jnp.float32)
-    here = (state.running.workers > 0).astype(jnp.float32)
-    left = jnp.einsum("pr,prnk->pnk", estimated_left_s(state), here) / jnp.maximum(here.sum(1), 1.0)
+    occupants = state.running.occupants
+    sum_of = jax.vmap(lambda jobs, values: jnp.where(jobs.workers > 0, at_places(jobs, values), 0.0).sum(-1))
+    left = sum_of(occupants, estimated_left_s(state)) / jnp.maximum(jax.vmap(count_last)(occupants), 1)
     features = [
         state.free / jnp.maximum(gpus, 1.0),
         state.free / 4.0,
@@ -136,7 +138,7 @@ def group_features(params: EnvParams, state: State) -> Float32[Array, "P N K Fg"
         cluster.group_speed * (gpus > 0),  # over that of the reference type
         jnp.log1p(state.total[:, layout.cpu].reshape(cluster.shape)),
         jnp.log1p(state.total[:, layout.pcie].reshape(cluster.shape)),
-        jnp.log1p(jnp.einsum("pr,prnk->pnk", _excess(state), here)),
+        jnp.log1p(sum_of(occupants, _excess(state))),
         log_ratio(left, 60.0) / 4,
     ]
     return jnp.stack(features, -1)

@@ -97,10 +97,9 @@ def restart_playing(key: PRNGKeyArray, playing: Playing, done: Bool[Array, "B"],
 
 def small_parts(state: State) -> State:
     """The state without the placements in its running slots."""
-    return state.replace(running=state.running.replace(footprint=None, workers=None, ps=None))
+    return state.replace(running=state.running.replace(occupants=None))
 
 
 def with_large_parts(state: State, placed: Running) -> State:
     """`small_parts` of a state again with placements: those of `placed`."""
-    running = state.running.replace(footprint=placed.footprint, workers=placed.workers, ps=placed.ps)
-    return state.replace(running=running)
+    return state.replace(running=state.running.replace(occupants=placed.occupants))

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32
 
+from jaxsched.dynamics.occupants import in_groups
 from jaxsched.env.actions import admit, admit_some, apply_actions
 from jaxsched.env.clock import advance, intervals_ahead, update_load
 from jaxsched.env.extensions.failures import change_servers
@@ -151,7 +152,7 @@ def _to_next_completion(
     )
     finished = now.active & ~end.active
     gpus = jnp.where(finished, constants.gpus_per_worker, 0)
-    freed = (gpus[..., None, None] * state.running.workers).sum(1)
+    freed = jax.vmap(in_groups)(state.running.occupants, gpus)
     ends = passes & (end.elapsed_s >= length_s)
     state = after_interval(params, state, end, freed, jnp.where(ends, intervals, 0))
     return Passed(

@@ -22,8 +22,9 @@ from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
 from jaxsched.cluster.drawing import FREE, PARTLY, hue, servers_svg
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions, workers_within
-from jaxsched.dynamics.footprint import Footprint, JobSpec
+from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.interference import Interference, default_interference
+from jaxsched.dynamics.occupants import Occupants, by_slots
 from jaxsched.env.extensions.parts import (
     FAILURES,
     NOBODY,
@@ -59,6 +60,7 @@ class EnvConfig:
     rounds: int = 8  # decision rounds per interval
     tenants: int = 1  # V
     largest_worker: int = 8  # most GPUs per worker of any job
+    largest_group: int = 8  # most GPUs of a group: so many jobs can be there
     early_stop: bool = False  # end the rounds as soon as every scheduler has waited
     skip_idle: bool = False  # with empty queues, advance to the next arrival in one step
     record_placements: bool = False  # keep every job's placement in the state
@@ -150,17 +152,25 @@ class Running(Pytree):
     """The running jobs of every partition; a slot with `job == -1` is free and its other entries are stale."""
 
     job: Int32[Array, "P R"]  # row of the job table
-    workers: Int8[Array, "P R N K"]
-    ps: Int16[Array, "P R N K"]
     gpus_per_worker: Int32[Array, "P R"]
     duration_s: Float32[Array, "P R"]
     remaining_s: Float32[Array, "P R"]  # ideal seconds left
     remaining_low_s: Float32[Array, "P R"]  # the part of `remaining_s` that float32 cannot hold (Kahan)
     slowdown: Float32[Array, "P R"]  # current; 1 in free slots
-    footprint: Footprint  # leaves [P, ..., R]
+    occupants: Occupants  # where they are, and what they take there
     gpu: Int32[Array, "P Rs"]  # shared GPU, group * S + s, -1 = whole ones
     stretch: Float32[Array, "P Rs"]  # how much longer it computes for its co-runners there; likewise
     restart_s: Float32[Array, "P Rp"]  # what is left of its restart
+
+    @property
+    def workers(self) -> Int32[Array, "P R N K"]:
+        """Of each job in each group; stale in free slots."""
+        return jax.vmap(lambda jobs: by_slots(jobs, jobs.workers.astype(jnp.int32)))(self.occupants)
+
+    @property
+    def ps(self) -> Int32[Array, "P R N K"]:
+        """Likewise."""
+        return jax.vmap(lambda jobs: by_slots(jobs, jobs.ps.astype(jnp.int32)))(self.occupants)
 
     @property
     def whole_gpus(self) -> Int32[Array, "P R"]:

@@ -44,7 +44,11 @@ def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: Reward
     gpus = jnp.array([total_gpus(cluster) for cluster in clusters], jnp.float32)
     params = base_params(env, reward, pad(clusters[0], shape))
     jobs = sampler(workload, env.interval_s, total_gpus(clusters[0]))
-    static = dataclasses.replace(env_config(env), gpu_speeds=max(map(distinct_speeds, clusters)))
+    static = dataclasses.replace(
+        env_config(env),
+        largest_group=max(int(cluster.group_gpus.max()) for cluster in clusters),
+        gpu_speeds=max(map(distinct_speeds, clusters)),
+    )
     past = read_past(workload.trace, workload.until, workload.trace_gpu, clusters[0]) if workload.trace else None
     if past is not None:
         if len({reference_type(cluster) for cluster in clusters}) > 1:

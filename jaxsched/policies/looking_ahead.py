@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
 
-from jaxsched.dynamics.resources import own_use
+from jaxsched.dynamics.occupants import in_groups, in_servers, own_use
 from jaxsched.env.state import EnvParams
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.offers import Leaving, Offers, Window, accept, appraise, make_view, score
-from jaxsched.policies.rules import find_fast, per_server
+from jaxsched.policies.rules import find_fast
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import WHOLE
 
@@ -120,14 +120,13 @@ def _window_then(
     Only the `fast` groups have free GPUs.
     """
     empty, gone = jnp.isinf(end_s), leaving.whole & (leaving.end_s <= end_s)
-    freed = jnp.where(gone[:, None], leaving.workers.astype(jnp.int32), 0)
-    free = window.free + (freed * leaving.gpus[:, None]).sum(0)
-    total = leaving.others + own_use(window.footprint.use, (leaving.end_s < jnp.inf) & ~gone)
+    free = window.free + in_groups(window.occupants, jnp.where(gone, leaving.gpus, 0)).reshape(-1)
+    total = leaving.others + own_use(window.occupants, (leaving.end_s < jnp.inf) & ~gone)
     left = jnp.where(leaving.end_s > end_s, 1.0 - end_s / jnp.maximum(leaving.end_s, 1e-9), 0.0)
     spare = window.spare
     if spare.shape[-1]:
-        by_server = jax.vmap(lambda of: per_server(window.footprint.layout, of))(freed)
-        spare = jnp.where(empty, params.cluster.reservable[p], spare + by_server.T @ leaving.asks)
+        asked = in_servers(window.occupants, jnp.where(gone[:, None], leaving.asks, 0))
+        spare = jnp.where(empty, params.cluster.reservable[p], spare + asked)
     return window.replace(
         free=jnp.where(fast, jnp.where(empty, params.cluster.group_gpus[p].reshape(-1), free), 0),
         total=jnp.where(empty, 0.0, total),

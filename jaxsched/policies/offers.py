@@ -8,15 +8,16 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Float32, Int8, Int16, Int32, Num
+from jaxtyping import Bool, Float32, Int16, Int32, Num
 
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.dynamics.batching import on_cpu, only_where
 from jaxsched.dynamics.footprint import Best, Footprint, JobSpec, best_hardware, footprint
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of, stretch_with
 from jaxsched.dynamics.interference import Interference
+from jaxsched.dynamics.occupants import Occupants, at_places
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.dynamics.speed import StepTime, slowdown, slowdown_of, step_time, step_time_with
+from jaxsched.dynamics.speed import StepTime, slowdown, slowdown_of, step_time_of, step_time_with
 from jaxsched.env.extensions import sharing
 from jaxsched.env.extensions.requests import asks_of, spare
 from jaxsched.env.knowledge import estimated_left_s
@@ -36,7 +37,7 @@ class Window(Pytree):
 
     free: Int32[Array, "P NK"]
     total: Float32[Array, "P M"]
-    footprint: Footprint  # of the running jobs, leaves [P, ..., R]
+    occupants: Occupants  # the running jobs
     left_s: Float32[Array, "P R"]  # ideal seconds that the running jobs have left by their estimates, 0 in free slots
     wait_s: Float32[Array, "P"]  # seconds until something can change, at least one interval; inf if nothing runs
     job: JobSpec  # leaves [P, W]
@@ -68,7 +69,6 @@ class Leaving(Pytree):
 
     end_s: Float32[Array, "P R"]  # by their estimates; infinite in free slots
     whole: Bool[Array, "P R"]  # jobs with whole GPUs: their ends are looked at
-    workers: Int8[Array, "P R NK"]
     gpus: Int32[Array, "P R"]  # of each worker
     asks: Int32[Array, "P R r"]  # what each worker reserves; r = 0 where none does
     others: Float32[Array, "P M"]  # utilisation by the jobs of other partitions
@@ -127,7 +127,7 @@ def make_window(
     return Window(
         free=state.free.reshape(len(partitions), -1),
         total=state.total,
-        footprint=running.footprint,
+        occupants=running.occupants,
         left_s=left,
         wait_s=jnp.maximum(end.min(-1), params.interval_s),
         job=job_spec(state.jobs, row),
@@ -147,8 +147,12 @@ def make_window(
 
 def _find_exits(state: State, end_s: Float32[Array, "P R"]) -> Float32[Array, "P N"]:
     """Seconds until the last job of each server ends, 0 without jobs; `end_s`: until each job ends."""
-    there = (state.running.job >= 0)[..., None] & (state.running.workers > 0).any(-1)
-    return jnp.where(there, end_s[..., None], 0.0).max(1)
+    end_s = jnp.where(state.running.job >= 0, end_s, 0.0)
+
+    def of_partition(occupants: Occupants, end_s: Array) -> Array:
+        return jnp.where(occupants.workers > 0, at_places(occupants, end_s), 0.0).max((-1, -2))
+
+    return jax.vmap(of_partition)(state.running.occupants, end_s)
 
 
 def _find_leaving(
@@ -166,7 +170,6 @@ def _find_leaving(
     return Leaving(
         end_s=end_s,
         whole=(running.job >= 0) & (gpus > 0),
-        workers=running.workers.reshape(p, slots, -1),
         gpus=gpus,
         asks=asks,
         others=jnp.maximum(state.total - state.own, 0.0),
@@ -194,8 +197,8 @@ def with_step_times(params: EnvParams, window: Window) -> Window:
         return window
 
     def of_partition(p: Array) -> StepTime:
-        rows = jax.tree.map(lambda leaf: leaf[p], window.footprint)
-        return step_time(params.interference, rows, window.total[p, :, None])
+        jobs = jax.tree.map(lambda leaf: leaf[p], window.occupants)
+        return step_time_of(params.interference, jobs, window.total[p])
 
     def nothing(p: Array) -> StepTime:
         return StepTime(compute=jnp.zeros_like(window.left_s[p]), comm=jnp.zeros_like(window.left_s[p]))
@@ -219,8 +222,8 @@ def appraise(
         w: the job's place in the window.
         beside: workers of one more candidate, the last, and its GPU as in `Action`.
     """
-    now = window.now or step_time(params.interference, window.footprint, window.total[:, None])
-    rows, shared = window.footprint, window.sharing
+    now = window.now or step_time_of(params.interference, window.occupants, window.total)
+    jobs, shared = window.occupants, window.sharing
     job = jax.tree.map(lambda leaf: leaf[w], window.job)
     view, duration = make_view(params, window, p, job), window.duration_s[w]
     if window.gpu_speeds > 1 and not window.tiered:
@@ -235,7 +238,7 @@ def appraise(
         prints = _make_footprints(view, best, job, workers)
         stretches = _find_stretches(params, view, shared, job, workers, gpu) if shared else None
         left = window.left_s
-        effects = _predict_effects(params.interference, rows, left, now, view.total, prints, stretches)
+        effects = _predict_effects(params.interference, jobs, left, now, view.total, prints, stretches)
         return (*effects, prints.least) if window.gpu_speeds > 1 else effects
 
     own, added, *least = _map_in_blocks(predict, (workers, gpu), valid, (1.0, 0.0, 1.0)[: 2 + (window.gpu_speeds > 1)])
@@ -386,7 +389,7 @@ def _make_footprints(view: View, best: Best, job: JobSpec, workers: Int32[Array,
 
 def _predict_effects(
     interference: Interference,
-    rows: Footprint,
+    jobs: Occupants,
     remaining_s: Float32[Array, "R"],
     now: StepTime,
     total: Float32[Array, "M"],
@@ -396,11 +399,11 @@ def _predict_effects(
     """What each candidate would do: its own slowdown, and the seconds it adds to the running jobs.
 
     Args:
-        rows: the partition's running jobs, slots last. remaining_s: ideal seconds they have left, 0 in free slots.
+        jobs: those that run in the partition. remaining_s: ideal seconds they have left, 0 in free slots.
         now: their present step times, leaves [R].
         prints: last axis C. on_gpu: the same for shared GPUs, None where there are none.
     """
     before, alone, beside = (on_gpu.now, on_gpu.own, on_gpu.after) if on_gpu else (1.0, 1.0, 1.0)
     own = slowdown(interference, prints, total[:, None] + prints.use, alone, at_once=not on_cpu())
-    after = slowdown_of(step_time_with(interference, rows, total, now, prints.use), rows, beside)
-    return own, (remaining_s * jnp.maximum(after - slowdown_of(now, rows, before), 0.0)).sum(-1)
+    after = slowdown_of(step_time_with(interference, jobs, total, now, prints.use), jobs, beside)
+    return own, (remaining_s * jnp.maximum(after - slowdown_of(now, jobs, before), 0.0)).sum(-1)

@@ -23,6 +23,7 @@ from jax import Array
 from jax.experimental import checkify
 from jaxtyping import Bool, Int, Int32, Key, PyTree, Shaped
 
+from jaxsched.dynamics.occupants import Occupants, slot_type
 from jaxsched.env.actions import admit
 from jaxsched.env.checks import check_state
 from jaxsched.env.environment import is_finished
@@ -91,11 +92,10 @@ def resize(state: State, sizes: Slots) -> State:
     host = jax.tree.map(np.asarray, state)
     running = host.running
     order = _occupied_first(running.job >= 0, sizes.running)
-    axis = order.ndim - 1
-    running = running.replace(footprint=jax.tree.map(lambda leaf: np.moveaxis(leaf, -1, axis), running.footprint))
-    fitted = jax.tree.map(lambda leaf: _fit(leaf, order, sizes.running, 0), running)
+    occupants = _fit_occupants(running.occupants, running.job >= 0, order, sizes.running, shares=state.shares)
+    fitted = jax.tree.map(lambda leaf: _fit(leaf, order, sizes.running, 0), running.replace(occupants=None))
     fitted = fitted.replace(
-        footprint=jax.tree.map(lambda leaf: np.moveaxis(leaf, axis, -1), fitted.footprint),
+        occupants=occupants,
         job=_fit(running.job, order, sizes.running, -1),
         slowdown=_fit(running.slowdown, order, sizes.running, 1.0),
     )
@@ -107,6 +107,38 @@ def _occupied_first(occupied: Bool[np.ndarray, "*batch S"], size: int) -> Int[np
     """Slots in order, occupied ones first. AssertionError if some occupied one is left out."""
     assert occupied.sum(-1).max() <= size
     return np.argsort(~occupied, axis=-1, kind="stable")[..., :size]
+
+
+def _fit_occupants(
+    old: Occupants,
+    active: Bool[np.ndarray, "*batch S"],
+    order: Int[np.ndarray, "*batch kept"],
+    slots: int,
+    *,
+    shares: bool,
+) -> Occupants:
+    """The occupants with running slots in the given order, `slots` of them, and as many places if GPUs are shared."""
+    new_slot = np.full((*active.shape[:-1], active.shape[-1] + 1), -1)  # the last: of a place of nobody
+    np.put_along_axis(new_slot, order, np.arange(order.shape[-1]), -1)
+    new_slot[..., :-1][~active] = -1
+    slot = np.take_along_axis(new_slot, old.slot.reshape(*active.shape[:-1], -1).astype(int), -1)
+    slot = slot.reshape(old.slot.shape)
+    places = slots if shares else slot.shape[-1]
+    kept = _occupied_first(slot >= 0, places)
+    of_channels = np.broadcast_to(np.expand_dims(kept, order.ndim - 1), (*old.use.shape[:-1], kept.shape[-1]))
+    of_links = [np.moveaxis(leaf, -1, order.ndim - 1) for leaf in (old.link_use, old.link_seconds)]
+    link_use, link_seconds = (np.moveaxis(_fit(leaf, order, slots, 0), order.ndim - 1, -1) for leaf in of_links)
+    of_slots = ("ideal", "least", "sens_cpu", "sens_pcie", "model", "last_groups")
+    return old.replace(
+        slot=_fit(slot, kept, places, -1).astype(slot_type(slots)),
+        workers=_fit(old.workers, kept, places, 0),
+        ps=_fit(old.ps, kept, places, 0),
+        use=_fit(old.use, of_channels, places, 0),
+        seconds=_fit(old.seconds, of_channels, places, 0),
+        link_use=link_use,
+        link_seconds=link_seconds,
+        **{name: _fit(getattr(old, name), order, slots, 0) for name in of_slots},
+    )
 
 
 def _fit(

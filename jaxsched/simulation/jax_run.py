@@ -30,7 +30,8 @@ from jaxsched.simulation.settings import (
 from jaxsched.workload.catalogue import Catalogue, get_catalogue
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 
-GROW = "running_slots", "queue_slots", "tenants", "largest_worker", "gpu_speeds"  # of a configuration, without harm
+# Fields of a configuration that may grow without harm.
+GROW = "running_slots", "queue_slots", "tenants", "largest_worker", "largest_group", "gpu_speeds"
 COMPILING = "its JAX program, about 10 to 30 s (less where it was kept from an earlier run)"
 
 

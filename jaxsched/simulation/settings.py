@@ -133,6 +133,7 @@ def env_config(cluster: Cluster, job_lists: Sequence[JobList], settings: Setting
         rounds=settings.rounds,
         tenants=1 + max(int(jobs.tenant.max()) for jobs in job_lists),
         largest_worker=max(int(jobs.gpus_per_worker[kept].max(initial=1)) for jobs, kept in zip(job_lists, fits)),
+        largest_group=int(np.asarray(cluster.group_gpus).max()),
         early_stop=True,
         skip_idle=True,
         record_placements=settings.record_placements,

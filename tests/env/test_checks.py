@@ -19,6 +19,12 @@ from tests.support.evaluation_jobs import some_jobs
 PARAMS = make_params(get_cluster("leaf-spine-2", 2))
 
 
+def with_workers(occupants, place, slot, workers):
+    """The occupants with a job at a place of the first group."""
+    at = (0, 0, 0, place)
+    return occupants.replace(slot=occupants.slot.at[at].set(slot), workers=occupants.workers.at[at].set(workers))
+
+
 @pytest.fixture(scope="module")
 def found():
     """`state -> what the checks say of it`, None if nothing."""
@@ -37,7 +43,7 @@ def state():
         free=state.free.at[0, 0, 0].add(-2),
         running=running.replace(
             job=running.job.at[0, 1].set(0),
-            workers=running.workers.at[0, 1, 0, 0].set(2),
+            occupants=with_workers(running.occupants, place=0, slot=1, workers=2),
             gpus_per_worker=running.gpus_per_worker.at[0, 1].set(1),
             remaining_s=running.remaining_s.at[0, 1].set(600.0),
             slowdown=running.slowdown.at[0, 1].set(1.0),
@@ -56,7 +62,7 @@ def test_shared_gpus_hold_what_their_jobs_ask_for(found, state):
     blank = initial_state(EnvConfig(running_slots=4, queue_slots=4, rounds=4, shared_gpus=4), PARAMS, jobs)
     running = state.running.replace(
         job=state.running.job.at[0, 2].set(1),
-        workers=state.running.workers.at[0, 2, 0, 0].set(1),
+        occupants=with_workers(state.running.occupants, place=1, slot=2, workers=1),
         gpus_per_worker=state.running.gpus_per_worker.at[0, 2].set(1),
         gpu=blank.running.gpu.at[0, 2].set(3),
         stretch=blank.running.stretch,
@@ -85,7 +91,7 @@ FAULTS = {
     "a load that is not finite: partition 1": lambda s: s.replace(total=s.total.at[1, 0].set(jnp.inf)),
     "GPUs that are lost or given twice: partition 1": lambda s: s.replace(free=s.free.at[1, 0, 0].add(-1)),
     "GPUs that are lost or given twice: partition 0": lambda s: s.replace(
-        running=s.running.replace(workers=s.running.workers.at[0, 1, 0, 0].set(3))
+        running=s.running.replace(occupants=with_workers(s.running.occupants, place=0, slot=1, workers=3))
     ),
     "a job that is lost, or in two places: job 1": lambda s: s.replace(queue=s.queue.at[1].set(-1)),
     "a job that is lost, or in two places: job 0": lambda s: s.replace(queue=s.queue.at[0, 2].set(0)),

@@ -4,7 +4,6 @@ import xml.etree.ElementTree as ElementTree
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxsched.cluster.build import build
 from jaxsched.cluster.drawing import FREE, MOST_SERVERS, hue
@@ -46,10 +45,13 @@ def test_a_state_shows_who_holds_what():
     jobs = to_table(make_job_list([0.0, 0.0], [100.0, 100.0], [3, 1], gpus_per_worker=[1, 2]), 60.0)
     state = initial_state(EnvConfig(running_slots=4, queue_slots=4), make_params(cluster), jobs)
     assert squares(state._repr_html_()) == [FREE] * 16
-    workers = np.zeros(state.running.workers.shape, np.int8)
-    workers[0, 0, 0, 1], workers[0, 1, 1, 0] = 3, 1
+    occupants = state.running.occupants
+    slot = occupants.slot.at[0, 0, 1, 0].set(0).at[0, 1, 0, 2].set(1)
+    workers = occupants.workers.at[0, 0, 1, 0].set(3).at[0, 1, 0, 2].set(1)
     running = state.running.replace(
-        job=jnp.array([[0, 1, -1, -1]]), workers=jnp.asarray(workers), gpus_per_worker=jnp.array([[1, 2, 0, 0]])
+        job=jnp.array([[0, 1, -1, -1]]),
+        occupants=occupants.replace(slot=slot, workers=workers),
+        gpus_per_worker=jnp.array([[1, 2, 0, 0]]),
     )
     free = state.free.at[0, 0, 1].add(-3).at[0, 1, 0].add(-2)
     svg = state.replace(running=running, free=free)._repr_html_()

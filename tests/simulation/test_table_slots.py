@@ -25,7 +25,7 @@ def test_resizing_keeps_what_is_in_the_tables(cluster):
     assert larger.queue.tolist() == [[3, 4, 2] + [-1] * 7, [-1] * 10]
     assert larger.running.job.tolist() == [[5, 7] + [-1] * 6, [9] + [-1] * 7]
     assert larger.running.remaining_s[:, :2].tolist() == [[2.0, 4.0], [5.0, 6.0]]
-    assert (larger.running.slowdown == 1).all() and larger.running.footprint.use.shape[-1] == 8
+    assert (larger.running.slowdown == 1).all() and larger.running.occupants.ideal.shape[-1] == 8
     smaller = resize(larger, Slots(running=2, queue=3))
     assert smaller.queue.tolist() == [[3, 4, 2], [-1, -1, -1]]
     assert smaller.running.job.tolist() == [[5, 7], [9, -1]]

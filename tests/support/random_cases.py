@@ -21,7 +21,6 @@ from jaxsched.dynamics.interference import LAWS, Interference, Strengths
 from jaxsched.env.extensions.failures import failures_of
 from jaxsched.env.extensions.pairs import draw_pairs
 from jaxsched.env.extensions.parts import NOBODY, Failures, Pairs, make_preemption, no_failures
-from jaxsched.env.interval import FEW
 from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.state import EnvConfig, EnvParams, make_params
 from jaxsched.workload.jobs import NEVER, JobList, JobTable, make_job_list, pad_table, to_table
@@ -72,15 +71,13 @@ class Shape:
         return EnvConfig(**(values | changes))
 
 
-# `one` has more servers than a candidate list and is short of queue slots, running slots and rounds; `two` has so many
-# running slots that only jobs whose resources change are looked at (`load.FEW`); `three` has servers of up to three
-# sockets; its jobs have whole GPUs.
+# `one` has more servers than a candidate list and is short of queue slots, running slots and rounds; `two` has many
+# running slots; `three` has servers of up to three sockets; its jobs have whole GPUs.
 SHAPES = {
     "one": Shape(partitions=1, servers=10, groups=2, jobs=40, running_slots=6, queue_slots=7, rounds=2, shared=8),
     "two": Shape(partitions=2, servers=4, groups=2, jobs=40, running_slots=72, queue_slots=40, rounds=8, shared=8),
     "three": Shape(partitions=3, servers=5, groups=3, jobs=32, running_slots=32, queue_slots=32, rounds=3),
 }
-assert SHAPES["three"].running_slots <= FEW < SHAPES["two"].running_slots
 
 
 # ------------------------------------------------------------------------------------------------------------- clusters

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Int16, Int32, Int64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
+from jaxsched.dynamics.occupants import Occupants, by_slots
 from jaxsched.env.extensions.parts import Failures, Faults, Service, no_failures
 from jaxsched.env.extensions.preemption import (
     Occupancy,
@@ -108,9 +109,11 @@ def change_servers(params: EnvParams, state: State) -> tuple[State, Bool[Array, 
 
 def _on(state: State, gone: Bool[Array, "P N"]) -> Bool[Array, "P R"]:
     """Running jobs with a task on one of these servers."""
-    running = state.running
-    tasks = ((running.workers > 0) | (running.ps > 0)).any(-1)
-    return (running.job >= 0) & (tasks & gone[:, None]).any(-1)
+
+    def in_partition(jobs: Occupants, gone: Array) -> Array:
+        return by_slots(jobs, jnp.broadcast_to(gone[:, None, None], jobs.slot.shape)).any((-1, -2))
+
+    return (state.running.job >= 0) & jax.vmap(in_partition)(state.running.occupants, gone)
 
 
 def _free_gpus(

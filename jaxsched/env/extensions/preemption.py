@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int8, Int16, Int32
 
+from jaxsched.dynamics.occupants import in_groups
 from jaxsched.env.extensions import sharing
 from jaxsched.env.extensions.parts import Service
 from jaxsched.env.extensions.starts import Placed
@@ -150,7 +151,7 @@ def released(
 ) -> tuple[Int32[Array, "N K"], Int16[Array, "N K S"]]:
     """`free` and `shared` of partition `p` without the jobs in these running slots."""
     gpus = jnp.where(gone, state.running.whole_gpus[p], 0)
-    free = state.free[p] + jnp.einsum("r,rnk->nk", gpus, state.running.workers[p].astype(jnp.int32))
+    free = state.free[p] + in_groups(jax.tree.map(lambda leaf: leaf[p], state.running.occupants), gpus)
     return sharing.on_stop(state, p, gone, free)
 
 

@@ -4,11 +4,13 @@ They are reserved, not used: contention for CPU cores is another matter (section
 that run, so that the state holds nothing of it.
 """
 
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Int32
 
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.occupants import in_servers
 from jaxsched.env.state import State
 
 
@@ -19,6 +21,6 @@ def asks_of(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs 2"]
 
 def spare(state: State, cluster: Cluster) -> Int32[Array, "P N 2"]:
     """What is left of each server."""
-    running = state.running
-    workers = jnp.where((running.job >= 0)[..., None], running.workers.astype(jnp.int32).sum(-1), 0)
-    return cluster.reservable - jnp.einsum("prn,prc->pnc", workers, asks_of(state, jnp.maximum(running.job, 0)))
+    job, occupants = state.running.job, state.running.occupants
+    asks = jnp.where((job >= 0)[..., None], asks_of(state, jnp.maximum(job, 0)), 0)
+    return cluster.reservable - jax.vmap(in_servers)(occupants, asks)

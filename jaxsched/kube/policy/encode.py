@@ -9,11 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 from jaxtyping import Bool, Float32, Int8, Int32, Int64, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
-from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
+from jaxsched.dynamics.footprint import Footprint, JobSpec, best_hardware, footprint
+from jaxsched.dynamics.occupants import Occupants, with_job
 from jaxsched.env.clock import refresh
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import EnvConfig, EnvParams, State
@@ -102,22 +103,32 @@ def to_state(params: EnvParams, blank: State, arrays: StateArrays) -> State:
     )
     workers = jnp.asarray(arrays.running_workers)
     best = best_hardware(params.cluster)
-    of_partition = jax.vmap(footprint, in_axes=(None, None, None, 0, 0, 0), out_axes=-1)
+    of_partition = jax.vmap(footprint, in_axes=(None, None, None, 0, 0, 0))
     prints = jax.vmap(of_partition, in_axes=(partition_axes(params.cluster), None, None, 0, 0, 0))(
         params.cluster, best, params.profiles, spec, workers.astype(jnp.int32), jnp.zeros(workers.shape, jnp.int32)
     )
     running = blank.running.replace(
         job=jnp.asarray(arrays.running_row),
-        workers=workers,
         gpus_per_worker=spec.gpus_per_worker,
         duration_s=jobs.duration_s[row],
         remaining_s=jnp.asarray(arrays.remaining_s),
-        footprint=prints,
+        occupants=jax.vmap(_seat)(blank.running.occupants, jnp.asarray(arrays.running_row) >= 0, prints, workers),
     )
     state = blank.replace(
         jobs=jobs, queue=jnp.asarray(arrays.queue), running=running, attained_s=jnp.asarray(arrays.attained_s)
     )
     return refresh(params, state)
+
+
+def _seat(occupants: Occupants, there: Bool[Array, "R"], jobs: Footprint, workers: Int8[Array, "R N K"]) -> Occupants:
+    """The occupants of an empty partition with the jobs that are `there`, leading axis R, one after the other."""
+    slots = jnp.where(there, jnp.arange(len(there)), len(there))
+
+    def seat(occupants: Occupants, one: tuple[Array, Footprint, Array]) -> tuple[Occupants, None]:
+        slot, job, workers = one
+        return with_job(occupants, there, slot, job, workers, jnp.zeros_like(workers)), None
+
+    return lax.scan(seat, occupants, (slots, jobs, workers))[0]
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:

@@ -34,6 +34,7 @@ class JaxProgram:
             queue_slots=settings.queue_slots,
             tenants=settings.tenants,
             largest_worker=self.sizes[1],
+            largest_group=self.sizes[1],
             rounds=2**30,  # the clock never advances here
         )
         self._params = make_params(fleet.split, interval_s=settings.interval_s)
