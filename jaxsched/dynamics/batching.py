@@ -15,7 +15,7 @@ from typing import TypeVar, TypeVarTuple
 import jax
 import jax.numpy as jnp
 from jax import Array, core, lax
-from jaxtyping import Bool, PyTree
+from jaxtyping import Bool, Int, PyTree
 
 from jaxsched.options import ACCELERATOR as ACCELERATOR
 from jaxsched.options import CPU
@@ -132,6 +132,95 @@ def only_where(needed: Bool[Array, "*S"], compute: Callable[..., T], otherwise: 
 
 def _either(compute: Callable[..., T], otherwise: Callable[..., T], needed: Array, *index: Array) -> T:
     return lax.cond(needed, compute, otherwise, *index)
+
+
+def update_where(needed: Bool[Array, "*S"], update: Callable[[T, PyTree], T], values: T, given: PyTree) -> T:
+    """`values` with `update(value, given)` of every one that is `needed`; leaves of both have the axes of `needed`.
+
+    On a CPU, and there under any `vmap`, one is updated after the other where it lies, and the rest is not touched.
+    """
+    first = (0,) * needed.ndim
+    call, constants = _explicit(update, _part(values, first), _part(given, first))
+    if on_cpu():
+        return _update_some(call, (0,) * len(constants), constants, needed, values, given)
+    one_by_one = functools.partial(_update_one, functools.partial(call, constants))
+    for _ in range(needed.ndim):
+        one_by_one = jax.vmap(one_by_one)
+    return one_by_one(needed, values, given)
+
+
+def _update_one(update: Callable[[T, PyTree], T], needed: Array, value: T, given: PyTree) -> T:
+    return jax.tree.map(lambda new, old: jnp.where(needed, new, old), update(value, given), value)
+
+
+def _update_some(
+    call: Callable, depths: tuple[int, ...], constants: list[Array], needed: Array, values: T, given: PyTree
+) -> T:
+    """`update_where` by `call(constants, value, given)`; each constant has so many of the first axes of `needed`."""
+
+    def alone(constants: list[Array], needed: Array, values: T, given: PyTree) -> T:
+        def next_one(carry: tuple[Array, T]) -> tuple[Array, T]:
+            left, values = carry
+            one = jnp.unravel_index(jnp.argmax(left), left.shape)
+            own = [leaf[one[:depth]] for leaf, depth in zip(constants, depths, strict=True)]
+            new = call(own, _part(values, one), _part(given, one))
+            return left.at[one].set(False), jax.tree.map(lambda leaf, part: leaf.at[one].set(part), values, new)
+
+        return lax.while_loop(lambda carry: carry[0].any(), next_one, (needed, values))[1]
+
+    run = jax.custom_batching.custom_vmap(alone)
+
+    @run.def_vmap
+    def side_by_side(size: int, batched: list, constants: list[Array], *rest: PyTree) -> tuple:
+        def spread(leaf: Array, some: bool) -> Array:
+            return leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape))
+
+        mapped = [some or depth > 0 for some, depth in zip(batched[0], depths, strict=True)]
+        constants = [spread(leaf, some) if own else leaf for leaf, some, own in zip(constants, batched[0], mapped)]
+        deeper = tuple(depth + own for depth, own in zip(depths, mapped, strict=True))
+        after = _update_some(call, deeper, constants, *jax.tree.map(spread, rest, tuple(batched[1:])))
+        return after, jax.tree.map(lambda _: True, after)
+
+    return run(constants, needed, values, given)
+
+
+def set_rows(columns: T, row: Int[Array, "n"], needed: Bool[Array, "n"], values: T) -> T:
+    """`columns` [J, ...] with `values` [n, ...] in these rows, where `needed`.
+
+    On a CPU, and there under any `vmap`, one after the other is put where it belongs: for few of many.
+    """
+    if not on_cpu():
+        put = lambda old, new: old.at[jnp.where(needed, row, old.shape[0])].set(new, mode="drop")
+        return jax.tree.map(put, columns, values)
+    one_lane = jax.tree.map(lambda leaf: leaf[None], (columns, row, needed, values))
+    return jax.tree.map(lambda leaf: leaf[0], _set_rows_of_lanes(*one_lane))
+
+
+@jax.custom_batching.custom_vmap
+def _set_rows_of_lanes(columns: T, row: Array, needed: Array, values: T) -> T:
+    """`set_rows` of environments on a leading axis."""
+
+    def of_lane(lane: Array, columns: T) -> T:
+        def put_one(carry: tuple[Array, T]) -> tuple[Array, T]:
+            left, columns = carry
+            i = jnp.argmax(left)
+            put = lambda old, new: old.at[lane, row[lane, i]].set(new[lane, i])
+            return left.at[i].set(False), jax.tree.map(put, columns, values)
+
+        return lax.while_loop(lambda carry: carry[0].any(), put_one, (needed[lane], columns))[1]
+
+    return lax.fori_loop(0, row.shape[0], of_lane, columns)
+
+
+@_set_rows_of_lanes.def_vmap
+def _(size: int, batched: list, *args: PyTree) -> tuple:
+    def merge(leaf: Array, some: bool) -> Array:
+        leaf = leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape))
+        return leaf.reshape(-1, *leaf.shape[2:])
+
+    after = _set_rows_of_lanes(*jax.tree.map(merge, args, tuple(batched)))
+    after = jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), after)
+    return after, jax.tree.map(lambda _: True, after)
 
 
 SHARE = 3 / 16  # of all places side by side that are computed at once; most often one turn is enough

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float32, Int, Int8, Int16, Int32, Num, UInt8
+from jaxtyping import Bool, Float32, Int, Int8, Int16, Int32, Num, Shaped, UInt8
 
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import PCIE, QPI, Layout
@@ -67,14 +67,14 @@ def no_occupants(layout: Layout, partitions: int, slots: int, places: int) -> Oc
     )
 
 
-def at_places(occupants: Occupants, of_slots: Num[Array, "R"], otherwise: float = 0) -> Num[Array, "N K G"]:
+def at_places(occupants: Occupants, of_slots: Shaped[Array, "R"], otherwise: float = 0) -> Shaped[Array, "..."]:
     """Of the job at each place, by running slots; `otherwise` where there has been none."""
     slot = occupants.slot.astype(jnp.int32)
     found = of_slots.at[jnp.maximum(slot, 0)].get(mode="promise_in_bounds")
     return jnp.where(slot >= 0, found, otherwise)
 
 
-def by_slots(occupants: Occupants, of_places: Num[Array, "N K G"]) -> Num[Array, "R N K"]:
+def by_slots(occupants: Occupants, of_places: Shaped[Array, "N K G"]) -> Num[Array, "R N K"]:
     """What is at places, by running slots and groups. A large array: for what is seldom looked at."""
     slots = jnp.arange(occupants.ideal.shape[-1])[:, None, None, None]
     return jnp.where(occupants.slot == slots, of_places, 0).sum(-1)

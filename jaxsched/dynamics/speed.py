@@ -170,7 +170,7 @@ def _fold_where(
 
 def _at_places(
     interference: Interference, jobs: Occupants, total: Float32[Array, "channels *places"], further: int = 0
-) -> tuple[Float32[Array, "*places"], Float32[Array, "*places"]]:
+) -> tuple[Array, Array]:
     """Seconds of computation, and of communication within the server, of the job at each place under `total`.
 
     Args: `further`: axes of `total` beyond those of places.

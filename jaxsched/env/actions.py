@@ -3,10 +3,10 @@
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float32, Int, Int32
 
-from jaxsched.cluster.hardware import group_capacity, partition_axes, workers_within
-from jaxsched.dynamics.batching import on_cpu
+from jaxsched.cluster.hardware import group_capacity, one_partition, workers_within
+from jaxsched.dynamics.batching import on_cpu, only_where, update_where
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
 from jaxsched.dynamics.occupants import has_room, with_job
 from jaxsched.env.extensions import preemption, sharing, starts
@@ -31,6 +31,8 @@ from jaxsched.env.state import (
     job_spec,
     queue_room,
 )
+from jaxsched.pytree import Pytree
+from jaxsched.workload.jobs import look_up
 
 # What each extension does when jobs start, in this order: `(params, state, placed) -> state`.
 # When jobs leave early, only some parts of the state go through a `lax.cond`: see `stop`.
@@ -48,12 +50,12 @@ def admit(state: State, enabled: Bool[Array, ""] | bool = True) -> State:
 
     def admissible(carry: tuple[Array, Array]) -> Array:
         queue, next_job = carry
-        home = state.jobs.home[jnp.minimum(next_job, state.jobs.arrival.shape[-1] - 1)]
+        home = look_up(state.jobs.home, jnp.minimum(next_job, state.jobs.arrival.shape[-1] - 1))
         return enabled & _due(state, next_job) & ((home < 0) | has_room(queue, jnp.maximum(home, 0)))
 
     def admit_one(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         queue, row = carry
-        home = state.jobs.home[row]
+        home = look_up(state.jobs.home, row)
         slot = jnp.argmax(queue[jnp.maximum(home, 0)] < 0)
         column = jnp.where(home < 0, queue.shape[-1], slot)
         return queue.at[home, column].set(row, mode="drop"), row + 1
@@ -66,7 +68,7 @@ def admit_some(state: State, enabled: Bool[Array, ""]) -> tuple[State, Bool[Arra
     """As `admit`, but of up to `ADMITTED` jobs; also whether there may be more to admit."""
     last = state.jobs.arrival.shape[-1] - 1
     rows = state.next_job + jnp.arange(ADMITTED)
-    home = state.jobs.home[jnp.minimum(rows, last)]
+    home = look_up(state.jobs.home, jnp.minimum(rows, last))
     kept = home >= 0
     place = _rank(home, kept)
     home = jnp.maximum(home, 0)
@@ -136,8 +138,7 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     legal = (action.kind == PLACE) & ~state.waited & (row >= 0) & _in_range(action.slot, state.queue.shape[1])
     legal &= state.running.job[p, slot] < 0
     legal &= _is_whole(params, state, action, row) & (taken <= state.free).all((1, 2)) & fits & allows(state, action)
-    active = state.running.job >= 0
-    legal &= jax.vmap(has_room)(state.running.occupants, active, state.free, action.workers, action.ps)
+    legal &= _have_room(state, action)
     placed = Placed(legal=legal, row=jnp.maximum(row, 0), slot=slot, workers=action.workers, ps=action.ps, gpu=gpu)
     state = state.replace(
         free=state.free - jnp.where(legal[:, None, None], taken, 0),
@@ -163,22 +164,59 @@ def _is_whole(params: EnvParams, state: State, action: Action, row: Int[Array, "
     return whole & ((action.workers + action.ps == 0) | usable_by(state, row)).all((1, 2))
 
 
+class Starting(Pytree):
+    """A job that starts in a partition."""
+
+    partition: Int32[Array, ""]
+    slot: Int32[Array, ""]
+    row: Int32[Array, ""]
+    workers: Int32[Array, "N K"]
+    ps: Int32[Array, "N K"]
+    job: JobSpec
+    duration_s: Float32[Array, ""]
+    left_s: tuple[Float32[Array, ""], Float32[Array, ""]]  # of its work, and what float32 cannot hold of it
+
+
 def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Running:
     """The running jobs with those that are `placed`."""
-    cluster, running = params.cluster, state.running
-    footprints = jax.vmap(footprint, in_axes=(partition_axes(cluster), None, None, 0, 0, 0))(
-        cluster, best_hardware(cluster), params.profiles, job, placed.workers, placed.ps
+    cluster, best, profiles = params.cluster, best_hardware(params.cluster), params.profiles
+    partitions = jnp.arange(len(placed.row))
+    starting = Starting(
+        partition=partitions,
+        slot=placed.slot,
+        row=placed.row,
+        workers=placed.workers,
+        ps=placed.ps,
+        job=job,
+        duration_s=state.jobs.duration_s[placed.row],
+        left_s=left_at_start(state, placed.row),
     )
-    slot = jnp.where(placed.legal, placed.slot, running.job.shape[-1])
-    left, left_low = left_at_start(state, placed.row)
-    return running.replace(
-        job=placed.in_slots(running.job, placed.row),
-        gpus_per_worker=placed.in_slots(running.gpus_per_worker, job.gpus_per_worker),
-        duration_s=placed.in_slots(running.duration_s, state.jobs.duration_s[placed.row]),
-        remaining_s=placed.in_slots(running.remaining_s, left),
-        remaining_low_s=placed.in_slots(running.remaining_low_s, left_low),
-        occupants=jax.vmap(with_job)(running.occupants, running.job >= 0, slot, footprints, placed.workers, placed.ps),
-    )
+
+    def start(running: Running, one: Starting) -> Running:
+        here, slot = one_partition(cluster, one.partition), one.slot
+        asks = footprint(here, best, profiles, one.job, one.workers, one.ps)
+        return running.replace(
+            job=running.job.at[slot].set(one.row),
+            gpus_per_worker=running.gpus_per_worker.at[slot].set(one.job.gpus_per_worker),
+            duration_s=running.duration_s.at[slot].set(one.duration_s),
+            remaining_s=running.remaining_s.at[slot].set(one.left_s[0]),
+            remaining_low_s=running.remaining_low_s.at[slot].set(one.left_s[1]),
+            occupants=with_job(running.occupants, running.job >= 0, slot, asks, one.workers, one.ps),
+        )
+
+    return update_where(placed.legal, start, state.running, starting)
+
+
+def _have_room(state: State, action: Action) -> Bool[Array, "P"]:
+    """Whether parameter servers without workers beside them find places, see `has_room`."""
+    running, free = state.running, state.free
+    alone = ((action.ps > 0) & (action.workers == 0)).any((1, 2))
+
+    def in_partition(p: Array) -> Array:
+        jobs = jax.tree.map(lambda leaf: leaf[p], running.occupants)
+        return has_room(jobs, running.job[p] >= 0, free[p], action.workers[p], action.ps[p])
+
+    return only_where(alone, in_partition, lambda p: jnp.array(True))
 
 
 def _record(state: State, placed: Placed, overtaken: Overtaken | None) -> Records:

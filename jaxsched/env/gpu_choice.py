@@ -13,7 +13,7 @@ from jaxsched.env.extensions.sharing import fits_gpus, is_fraction, room_of
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State
 from jaxsched.semantics import SAME_RATIO
-from jaxsched.workload.jobs import WHOLE
+from jaxsched.workload.jobs import WHOLE, look_up
 
 
 def tiers(cluster: Cluster, count: int) -> tuple[Float32[Array, "C"], Int32[Array, "C"]]:
@@ -42,7 +42,7 @@ def _suits(params: EnvParams, state: State, keys: Float32[Array, "P Q"]) -> Bool
     """`suits` of jobs that may use all GPUs that there are."""
     row, jobs = jnp.maximum(state.queue, 0), state.jobs
     speed, _ = tiers(params.cluster, state.gpu_speeds)
-    estimate, need = jobs.estimate_s[row], jobs.workers[row] * jobs.gpus_per_worker[row]
+    estimate, need = jobs.estimate_s[row], look_up(jobs.workers, row) * look_up(jobs.gpus_per_worker, row)
     pace = 1.0 / speeds_at(params, state, row)
     runs_s, turn, end_s = pace * estimate[..., None], _turns(keys, state), _ends(state)
     free, room = state.free, room_of(state.free, state.shared)
@@ -68,7 +68,7 @@ def _suits(params: EnvParams, state: State, keys: Float32[Array, "P Q"]) -> Bool
 def speeds_at(params: EnvParams, state: State, row: Int32[Array, "*jobs"]) -> Float32[Array, "*jobs C"]:
     """How fast the models of jobs run on the GPUs of each tier."""
     speed, kind = tiers(params.cluster, state.gpu_speeds)
-    model, reference = state.jobs.model[row][..., None], params.cluster.reference
+    model, reference = look_up(state.jobs.model, row)[..., None], params.cluster.reference
     return relative_speed(params.profiles, model, kind, jnp.maximum(speed, 1e-9), reference)
 
 
@@ -149,10 +149,10 @@ def _fits(
     """
     if state.asks:
         of_server = (gpus[..., None] // jnp.arange(1, state.largest_worker + 1)).sum(2)
-        of_server = jnp.moveaxis(of_server, -1, 0)[state.jobs.gpus_per_worker[row] - 1]
+        of_server = jnp.moveaxis(of_server, -1, 0)[look_up(state.jobs.gpus_per_worker, row) - 1]
         within = workers_within(left, asks_of(state, row)[..., None, None, :])
         rooms = jnp.where(within > 0, room.max(2), 0).max(-1)
         return fits_gpus(state, row[..., None], jnp.minimum(of_server, within).sum(-1), rooms)
     workers = (gpus[..., None] // jnp.arange(1, state.largest_worker + 1)).sum((1, 2))
-    workers = jnp.moveaxis(workers[:, state.jobs.gpus_per_worker[row] - 1], 0, -1)
+    workers = jnp.moveaxis(workers[:, look_up(state.jobs.gpus_per_worker, row) - 1], 0, -1)
     return fits_gpus(state, row[..., None], workers, room.max((1, 2)))

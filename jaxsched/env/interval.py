@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num
 
-from jaxsched.dynamics.batching import of_parts, only_where
+from jaxsched.dynamics.batching import of_parts, only_where, set_rows
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
 from jaxsched.dynamics.occupants import Occupants, own_use
 from jaxsched.dynamics.resources import layout_of, totals
@@ -25,6 +25,7 @@ from jaxsched.env.reward import RewardTerms, accumulate, reward_rates, zero_term
 from jaxsched.env.state import FINISHED, EnvParams, State
 from jaxsched.pytree import Pytree
 from jaxsched.semantics import WORK_TOLERANCE
+from jaxsched.workload.jobs import look_up
 
 CHANGED = 3 / 8  # of all partitions side by side that are looked at together; in a turn a third has changed
 MANY = 8192  # with fewer partitions side by side all are computed
@@ -141,8 +142,8 @@ def interval_of(
     """The jobs of a state in an interval of `length_s`, of which `elapsed_s` and the reward's `terms` are past."""
     running = state.running
     row = jnp.maximum(running.job, 0)
-    held = gpus_of(state.jobs, row) if state.shares else state.jobs.workers[row] * running.gpus_per_worker
-    tenant = state.jobs.tenant[row]
+    held = gpus_of(state.jobs, row) if state.shares else look_up(state.jobs.workers, row) * running.gpus_per_worker
+    tenant = look_up(state.jobs.tenant, row)
     queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
     now = IntervalState(
         active=running.job >= 0,
@@ -207,11 +208,12 @@ def after_interval(
     finished = (running.job >= 0) & ~end.active
     for on_interval in ON_INTERVAL:
         state = on_interval(params, state, finished)
-    row = jnp.where(finished, running.job, state.jobs.arrival.shape[-1])
-    records = state.records.replace(
-        status=state.records.status.at[row].set(jnp.int8(FINISHED), mode="drop"),
-        finish=state.records.finish.at[row].set(state.clock, mode="drop"),
-        finish_offset_s=state.records.finish_offset_s.at[row].set(end.finish_offset_s, mode="drop"),
+    records, everywhere = state.records, jnp.ones(finished.size, jnp.int32)
+    status, finish, offset_s = set_rows(
+        (records.status, records.finish, records.finish_offset_s),
+        jnp.maximum(running.job, 0).reshape(-1),
+        finished.reshape(-1),
+        ((FINISHED * everywhere).astype(jnp.int8), state.clock * everywhere, end.finish_offset_s.reshape(-1)),
     )
     return state.replace(
         clock=state.clock + intervals,
@@ -228,6 +230,6 @@ def after_interval(
         attained_low_s=end.attained_low_s,
         own=end.load.own,
         total=end.load.total,
-        records=records,
+        records=records.replace(status=status, finish=finish, finish_offset_s=offset_s),
         pairs=end.pairs,
     )

@@ -17,6 +17,7 @@ from jaxsched.env.queues import Discipline, area_s, first, order_keys
 from jaxsched.env.reservations import weigh_openings
 from jaxsched.env.state import EnvParams, State
 from jaxsched.pytree import Pytree
+from jaxsched.workload.jobs import look_up
 
 
 class Observation(Pytree):
@@ -94,17 +95,17 @@ def job_features(
     """Features of the jobs in these queue slots, 0 where there is none."""
     row = jnp.maximum(jnp.take_along_axis(state.queue, slots, -1), 0)
     jobs, profiles = state.jobs, params.profiles
-    model = jobs.model[row]
+    model = look_up(jobs.model, row)
     gpus = gpus_of(jobs, row)
     age_s = (state.clock - jobs.arrival[row]) * params.interval_s + jobs.lead_s[row]
     compute = profiles.compute_s[model]
     nic = params.cluster.nic_bytes_s.max()
     pcie = params.cluster.pcie_bytes_s.max()
     features = [
-        log_ratio(jobs.workers[row].astype(jnp.float32), 1.0),
+        log_ratio(look_up(jobs.workers, row).astype(jnp.float32), 1.0),
         log_ratio(gpus.astype(jnp.float32), 1.0),
-        (jobs.ps[row] > 0).astype(jnp.float32),
-        log_ratio(jobs.ps[row].astype(jnp.float32), 1.0),
+        (look_up(jobs.ps, row) > 0).astype(jnp.float32),
+        log_ratio(look_up(jobs.ps, row).astype(jnp.float32), 1.0),
         log_ratio(jobs.estimate_s[row], 60.0) / 4,
         log_ratio(jobs.estimate_s[row], params.interval_s) / 4,
         log_ratio(age_s, 60.0) / 4,

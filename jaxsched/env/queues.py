@@ -20,6 +20,7 @@ from jaxsched.env.state import EnvParams, State, queue_room
 from jaxsched.errors import UserError
 from jaxsched.pytree import on_device
 from jaxsched.user_code import call, check_shape, name_of
+from jaxsched.workload.jobs import look_up
 
 BASIC = ("fifo", "sjf", "area", "tenants")
 ORDERS = (*BASIC, *levels.ORDERS)
@@ -118,7 +119,7 @@ def order_keys(queue: Discipline, state: State, params: EnvParams) -> Float32[Ar
     elif order == "area":
         key = area_s(state)
     elif order == "tenants":
-        key = state.attained_s[jobs.tenant[row]]
+        key = state.attained_s[look_up(jobs.tenant, row)]
     else:
         raise UserError(f"order: {order!r} has no keys in JAX")
     return jnp.where(state.queue >= 0, key, jnp.inf)
@@ -158,7 +159,7 @@ def feasible(state: State, cluster: Cluster, *, consolidate: bool = False, racks
     row = jnp.maximum(state.queue, 0)
 
     def fits_seen(state: State, cluster: Cluster) -> Bool[Array, "P Q"]:
-        wide, room = state.jobs.gpus_per_worker[row] - 1, room_of(state.free, state.shared)
+        wide, room = look_up(state.jobs.gpus_per_worker, row) - 1, room_of(state.free, state.shared)
         if state.asks:
             of_server = jnp.take_along_axis(_workers_by_server(state), wide[..., None], 1)
             fits = _fits_servers(state, row, of_server, room.max(-1)[:, None], spare(state, cluster)[:, None])
@@ -182,7 +183,7 @@ def feasible_at(
     """Whether the gang of job `row` fits each partition, where a running slot is free; see `feasible`."""
 
     def fits_seen(state: State, cluster: Cluster) -> Bool[Array, "*jobs P"]:
-        wide, room = state.jobs.gpus_per_worker[row] - 1, room_of(state.free, state.shared)
+        wide, room = look_up(state.jobs.gpus_per_worker, row) - 1, room_of(state.free, state.shared)
         if state.asks:
             of_server = _workers_by_server(state).swapaxes(0, 1)[wide]
             fits = _fits_servers(state, row[..., None], of_server, room.max(-1), spare(state, cluster))
@@ -262,7 +263,7 @@ def _consolidated(
 ) -> Bool[Array, "*jobs"]:
     """Whether the gangs of jobs fit as few servers as if all `gpus` of a partition were free; so do all fractions."""
     sizes = jnp.arange(1, state.largest_worker + 1)[:, None, None]
-    wide = state.jobs.gpus_per_worker[row] - 1
+    wide = look_up(state.jobs.gpus_per_worker, row) - 1
 
     def roomiest(gpus: Array, left: Array) -> Array:
         if not state.asks:
@@ -270,7 +271,7 @@ def _consolidated(
         within = workers_within(left, asks_of(state, row)[..., None, :])
         return on_roomiest(jnp.minimum((gpus // sizes).sum(-1)[wide], within)[..., None])
 
-    fits = fits_fewest(roomiest(gpus, reservable), roomiest(free, left), state.jobs.workers[row])
+    fits = fits_fewest(roomiest(gpus, reservable), roomiest(free, left), look_up(state.jobs.workers, row))
     return fits | is_fraction(state, row)
 
 
@@ -290,7 +291,7 @@ def _in_fewest_racks(
     row: Int32[Array, "*jobs"],
 ) -> Bool[Array, "*jobs"]:
     """Whether the gangs of jobs fit as few racks as if all `gpus` of a partition were free; so do all fractions."""
-    wide, workers = state.jobs.gpus_per_worker[row], state.jobs.workers[row]
+    wide, workers = look_up(state.jobs.gpus_per_worker, row), look_up(state.jobs.workers, row)
 
     def of_server(gpus: Array, left: Array) -> Array:
         fits = (gpus // jnp.maximum(wide, 1)[..., None, None]).sum(-1)

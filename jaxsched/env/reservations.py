@@ -14,6 +14,7 @@ from jaxsched.env.queues import Discipline, area_s, feasible, first, movable
 from jaxsched.env.state import EnvParams, Overtaken, State
 from jaxsched.pytree import Pytree
 from jaxsched.semantics import SAME_RATIO
+from jaxsched.workload.jobs import look_up
 
 
 def openings(
@@ -150,7 +151,7 @@ def _ends(
 
 def gang_gpus(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
     """GPUs that the jobs take, 1 for a fraction."""
-    return state.jobs.workers[row] * state.jobs.gpus_per_worker[row]
+    return look_up(state.jobs.workers, row) * look_up(state.jobs.gpus_per_worker, row)
 
 
 def _freed(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:

@@ -42,7 +42,7 @@ from jaxsched.env.extensions.parts import (
 from jaxsched.options import World
 from jaxsched.pytree import Pytree, on_device, static
 from jaxsched.semantics import RUNTIMES
-from jaxsched.workload.jobs import JobTable
+from jaxsched.workload.jobs import JobTable, look_up
 from jaxsched.workload.models import Profiles, profiles
 
 WAIT, PLACE, FORWARD, STOP = range(4)
@@ -296,10 +296,10 @@ def job_spec(jobs: JobTable, index: Int32[Array, "*jobs"]) -> JobSpec:
     """What the dynamics need to know of the jobs in rows `index` (negative indices give an arbitrary job)."""
     row = jnp.maximum(index, 0)
     return JobSpec(
-        workers=jobs.workers[row],
-        gpus_per_worker=jobs.gpus_per_worker[row],
-        ps=jobs.ps[row],
-        model=jobs.model[row],
+        workers=look_up(jobs.workers, row),
+        gpus_per_worker=look_up(jobs.gpus_per_worker, row),
+        ps=look_up(jobs.ps, row),
+        model=look_up(jobs.model, row),
         milli=jobs.milli[row] if jobs.milli.shape[-1] else None,
         allowed=jobs.allowed[row] if jobs.allowed.shape[-1] else None,
         asks=jnp.moveaxis(jobs.asks[:, row], 0, -1) if jobs.asks.size else None,

@@ -18,6 +18,7 @@ from jaxsched.policies.rules import View
 from jaxsched.policies.spec import STAY, TO_IDLE
 from jaxsched.pytree import Pytree
 from jaxsched.semantics import FASTER
+from jaxsched.workload.jobs import look_up
 
 Forwarded = tuple[Int32[Array, "P"], Int32[Array, "P"], Bool[Array, "P"]]  # queue slots, targets, whether there is one
 Act = Callable[[PRNGKeyArray, State, EnvParams, PyTree], Action]  # of a key, a state, parameters and weights
@@ -182,7 +183,7 @@ def place_or_forward(
     """
     p = jnp.arange(state.queue.shape[0])
     shape = state.free.shape
-    wanted = state.jobs.ps[jnp.maximum(state.queue[p, slot], 0)]
+    wanted = look_up(state.jobs.ps, jnp.maximum(state.queue[p, slot], 0))
     ps = jax.vmap(place_ps)(workers, wanted)
     return Action(
         kind=jnp.where(place, PLACE, jnp.where(forward, FORWARD, WAIT)).astype(jnp.int32),

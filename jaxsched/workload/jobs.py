@@ -73,18 +73,21 @@ class JobList:
 
 
 class JobTable(Pytree):
-    """Jobs on the device, sorted by submit time; in batches the axis J comes last. Padding: arrival = NEVER."""
+    """Jobs on the device, sorted by submit time; in batches the axis J comes last. Padding: arrival = NEVER.
+
+    Whole numbers may be of smaller types: `look_up` reads them.
+    """
 
     arrival: Int32[Array, "J"]  # boundary index at which the job is first seen
     lead_s: Float32[Array, "J"]  # seconds between submission and that boundary, in [0, interval)
     duration_s: Float32[Array, "J"]
     estimate_s: Float32[Array, "J"]  # the duration that policies see
-    workers: Int32[Array, "J"]
-    gpus_per_worker: Int32[Array, "J"]
-    ps: Int32[Array, "J"]
-    model: Int32[Array, "J"]
-    tenant: Int32[Array, "J"]
-    home: Int32[Array, "J"]  # partition of first arrival; -1: rejected, fits nowhere
+    workers: Int[Array, "J"]
+    gpus_per_worker: Int[Array, "J"]
+    ps: Int[Array, "J"]
+    model: Int[Array, "J"]
+    tenant: Int[Array, "J"]
+    home: Int[Array, "J"]  # partition of first arrival; -1: rejected, fits nowhere
     milli: Int32[Array, "Js"] = dataclasses.field(default_factory=lambda: on_device([], np.int32))
     """Thousandths of a GPU per worker; of size 0 where all jobs have whole GPUs."""
     allowed: Int32[Array, "Jb"] = dataclasses.field(default_factory=lambda: on_device([], np.int32))
@@ -94,6 +97,11 @@ class JobTable(Pytree):
 
 
 NEVER = np.int32(2**31 - 1)
+
+
+def look_up(column: Int[Array, "J"], row: Int[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
+    """Whole numbers of the jobs in these rows, whatever their type in a `JobTable`."""
+    return column[row].astype(jnp.int32)
 
 
 Texts = str | Sequence[str] | np.ndarray

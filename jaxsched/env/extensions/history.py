@@ -22,7 +22,7 @@ from jaxsched.semantics import (
     SIZES,
     STEPS,
 )
-from jaxsched.workload.jobs import JobTable
+from jaxsched.workload.jobs import JobTable, look_up
 
 GRID = (2.0 ** (np.arange(1, MOST_STEPS + 1) / STEPS)).astype(np.float32)  # where the steps begin
 SECONDS = (2.0 ** (np.arange(MOST_STEPS * PARTS + 1) / (STEPS * PARTS))).astype(np.float32)  # of means
@@ -46,12 +46,12 @@ def classes_of(
     jobs: JobTable, row: Int[ArrayLike, "*jobs"], tenants: int, models: int
 ) -> tuple[Int[ArrayLike, "*jobs"], ...]:
     """The classes of jobs, one of each stage, as places in `History`; NumPy's arrays give such."""
-    gpus = (jobs.workers * jobs.gpus_per_worker)[row]
+    gpus = look_up(jobs.workers, row) * look_up(jobs.gpus_per_worker, row)
     size = (gpus[..., None] > 2 ** np.arange(SIZES - 1)).sum(-1, dtype=jnp.int32)
-    tenant = size * tenants + jobs.tenant[row]
+    tenant = size * tenants + look_up(jobs.tenant, row)
     counts = class_counts(tenants, models)
     begins = np.cumsum([0, *counts[:-1]])
-    inside = (0 * size, size, tenant, tenant * models + jobs.model[row])
+    inside = (0 * size, size, tenant, tenant * models + look_up(jobs.model, row))
     return tuple(int(begin) + index for begin, index in zip(begins, inside, strict=True))
 
 

@@ -13,7 +13,7 @@ from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.gpu_sharing import Sharers
 from jaxsched.env.extensions.starts import Placed
 from jaxsched.env.state import Action, EnvParams, State
-from jaxsched.workload.jobs import MILLI, WHOLE, JobTable
+from jaxsched.workload.jobs import MILLI, WHOLE, JobTable, look_up
 
 _NEVER = 2 * WHOLE  # more than any GPU has left
 
@@ -80,7 +80,7 @@ def sharers_of(params: EnvParams, state: State) -> Sharers:
         return Sharers(gpu=gpu, model=gpu, gpu_type=gpu)
     kinds = params.cluster.group_gpu_type.reshape(gpu.shape[0], -1)
     group = jnp.maximum(gpu, 0) // state.shared.shape[-1]
-    model = state.jobs.model[jnp.maximum(state.running.job, 0)]
+    model = look_up(state.jobs.model, jnp.maximum(state.running.job, 0))
     return Sharers(gpu=gpu, model=model, gpu_type=jnp.take_along_axis(kinds, group, -1))
 
 
@@ -91,7 +91,7 @@ def fits_gpus(
     room: Int32[Array, "*#jobs"],
 ) -> Bool[Array, "*#jobs"]:
     """Whether the jobs in these rows fit: where as many `workers` fit as a gang has, or the `room` takes a fraction."""
-    fits = workers >= state.jobs.workers[row]
+    fits = workers >= look_up(state.jobs.workers, row)
     if not state.shares:
         return fits
     milli = state.jobs.milli[row]
@@ -182,5 +182,5 @@ def take(
 
 def gpus_of(jobs: JobTable, row: Int32[Array, "*jobs"]) -> Num[Array, "*jobs"]:
     """GPUs that the jobs in `row` reserve: int32, or float32 where there are fractions."""
-    gpus = (jobs.workers * jobs.gpus_per_worker)[row]
+    gpus = look_up(jobs.workers, row) * look_up(jobs.gpus_per_worker, row)
     return gpus * (jobs.milli[row] * MILLI) if jobs.milli.shape[-1] else gpus
