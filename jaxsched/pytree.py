@@ -44,6 +44,11 @@ def on_device(values: ArrayLike, dtype: DTypeLike) -> jax.Array:
     return values.astype(dtype) if isinstance(values, jax.Array) else jax.device_put(np.asarray(values, dtype))
 
 
+def smallest_type(most: int) -> type:
+    """The smallest type of whole numbers that holds -1 and `most`."""
+    return next(kind for kind in (np.int8, np.int16, np.int32) if most <= np.iinfo(kind).max)
+
+
 def call_on_host(function: Callable[..., np.ndarray], made: jax.ShapeDtypeStruct, *arrays: jax.Array) -> jax.Array:
     """What a function of NumPy arrays returns, in the middle of a program; under vmap one call after another.
 

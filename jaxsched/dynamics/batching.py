@@ -315,5 +315,5 @@ def everywhere(one: T, needed: Bool[Array, "P *S"]) -> T:
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*needed.shape, *jnp.shape(leaf))), one)
 
 
-def _part(parts: PyTree, index: Array) -> PyTree:
+def _part(parts: PyTree, index: Array | tuple[Array | int, ...]) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[index], parts)

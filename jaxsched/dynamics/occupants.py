@@ -10,13 +10,12 @@ share GPUs may be more; then every group has a place for every running slot. Par
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int, Int8, Int16, Int32, Num, Shaped, UInt8
 
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import PCIE, QPI, Layout
-from jaxsched.pytree import Pytree, static
+from jaxsched.pytree import Pytree, smallest_type, static
 
 IN_SERVERS = 4  # channels that an entry has: CPU, PCIE, QPI and NIC
 
@@ -41,17 +40,12 @@ class Occupants(Pytree):
     last_groups: UInt8[Array, "P R bytes"]  # bits: where the job that had the running slot last has workers
 
 
-def slot_type(slots: int) -> type:
-    """The smallest type of numbers of so many running slots."""
-    return np.int8 if slots <= np.iinfo(np.int8).max else np.int16
-
-
 def no_occupants(layout: Layout, partitions: int, slots: int, places: int) -> Occupants:
     """Of empty partitions with so many running `slots`, and `places` in each group."""
     p, r, groups = partitions, slots, (layout.servers, layout.groups, places)
     return Occupants(
         layout=layout,
-        slot=jnp.full((p, *groups), -1, slot_type(slots)),
+        slot=jnp.full((p, *groups), -1, smallest_type(slots)),
         workers=jnp.zeros((p, *groups), jnp.int8),
         ps=jnp.zeros((p, *groups), jnp.int16),
         use=jnp.zeros((p, IN_SERVERS, *groups), jnp.float32),

@@ -106,7 +106,7 @@ def step_time_of(interference: Interference, jobs: Occupants, total: Float32[Arr
     def on_link(resource: tuple[Array, ...]) -> Array:
         return _on_link(interference, jobs, *resource)
 
-    links = (jobs.link_use, jobs.link_seconds, total[jobs.layout.link])
+    links = (jobs.link_use, jobs.link_seconds, total[jobs.layout.link, None])
     return time.replace(comm=_longest(on_link, time.comm, links, at_once=not on_cpu()))
 
 

@@ -140,11 +140,13 @@ def _start(params: EnvParams, state: State, action: Action) -> tuple[State, Bool
     legal &= _is_whole(params, state, action, row) & (taken <= state.free).all((1, 2)) & fits & allows(state, action)
     legal &= _have_room(state, action)
     placed = Placed(legal=legal, row=jnp.maximum(row, 0), slot=slot, workers=action.workers, ps=action.ps, gpu=gpu)
+    queue = state.queue.at[p, jnp.where(legal, action.slot, state.queue.shape[-1])].set(-1, mode="drop")
     state = state.replace(
         free=state.free - jnp.where(legal[:, None, None], taken, 0),
-        queue=state.queue.at[p, jnp.where(legal, action.slot, state.queue.shape[-1])].set(-1, mode="drop"),
+        queue=queue,
+        owed_s=_owe(state.owed_s, queue, legal, action.overtaken),
         running=_run(params, state, placed, job),
-        records=_record(state, placed, action.overtaken),
+        records=_record(state, placed),
     )
     for on_start in ON_START:
         state = on_start(params, state, placed)
@@ -219,13 +221,19 @@ def _have_room(state: State, action: Action) -> Bool[Array, "P"]:
     return only_where(alone, in_partition, lambda p: jnp.array(True))
 
 
-def _record(state: State, placed: Placed, overtaken: Overtaken | None) -> Records:
-    """The records with the jobs that are `placed`; they keep a job's first start. Also what is owed to those passed."""
+def _owe(
+    owed_s: Float32[Array, "P Q"], queue: Int32[Array, "P Q"], placed: Bool[Array, "P"], overtaken: Overtaken | None
+) -> Float32[Array, "P Q"]:
+    """What is owed to queued jobs, once some are `placed` that have overtaken others; nothing to empty slots."""
+    if not overtaken:
+        return owed_s
+    passed = placed[:, None] & (queue == overtaken.row[:, None])
+    return jnp.where(queue < 0, 0.0, owed_s + jnp.where(passed, overtaken.cost_s[:, None], 0.0))
+
+
+def _record(state: State, placed: Placed) -> Records:
+    """The records with the jobs that are `placed`; they keep a job's first start."""
     records, row = state.records, placed.row
-    if overtaken:
-        owed = placed.in_rows(records.owed_s, jnp.zeros(len(row)))
-        passed = jnp.where(placed.legal, overtaken.row, len(owed))
-        records = records.replace(owed_s=owed.at[passed].add(overtaken.cost_s, mode="drop"))
     again = started_before(state, row)
     return records.replace(
         status=placed.in_rows(records.status, jnp.full_like(row, RUNNING)),
@@ -260,9 +268,8 @@ def _forward(params: EnvParams, state: State, action: Action, room: Int[Array, "
     queue = _enqueue(emptied, row, jnp.clip(action.target, 0, partitions - 1), rank, legal)
     moved = jnp.where(legal, row, state.records.forwards.shape[-1])
     records = state.records.replace(forwards=state.records.forwards.at[moved].add(jnp.int8(1), mode="drop"))
-    if action.overtaken:
-        records = records.replace(owed_s=records.owed_s.at[moved].set(0.0, mode="drop"))
-    return state.replace(queue=queue, records=records), legal
+    owed_s = jnp.where(emptied < 0, 0.0, state.owed_s) if action.overtaken else state.owed_s
+    return state.replace(queue=queue, owed_s=owed_s, records=records), legal
 
 
 def apply_actions(params: EnvParams, state: State, action: Action) -> tuple[State, Bool[Array, "P R"]]:

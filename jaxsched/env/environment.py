@@ -7,6 +7,7 @@ with each other, so the clock's loop runs for no one in the other rounds. With `
 """
 
 import dataclasses
+import math
 from typing import Any
 
 import jax
@@ -46,9 +47,10 @@ from jaxsched.env.state import (
     Running,
     State,
     assign_homes,
+    narrowed,
 )
 from jaxsched.errors import UserError
-from jaxsched.pytree import Pytree
+from jaxsched.pytree import Pytree, smallest_type
 from jaxsched.workload.jobs import NEVER, JobTable
 
 Info = dict[str, Any]  # arrays, and an observation
@@ -62,20 +64,22 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: P
     (p, n, k), size = params.cluster.group_gpus.shape, layout_of(params.cluster).size
     _check_groups(config, params.cluster)
     usable = usable_groups(params.cluster, config.gpu_sets)
+    jobs = assign_homes(params.cluster, with_choice(config, with_fractions(config.shared_gpus, jobs)), usable)
     state = State(
-        jobs=assign_homes(params.cluster, with_choice(config, with_fractions(config.shared_gpus, jobs)), usable),
+        jobs=narrowed(config, params.cluster, params.profiles.compute_s.shape[-1], jobs),
         clock=jnp.int32(0),
         round=jnp.int32(0),
         waited=jnp.zeros(p, bool),
         next_job=jnp.int32(0),
         free=jnp.array(params.cluster.group_gpus),  # a copy: states are donated, clusters are not
         queue=_ints(p, config.queue_slots, fill=-1),
+        owed_s=_floats(p, config.queue_slots),
         running=_none_running(config, params),
         attained_s=_floats(config.tenants),
         attained_low_s=_floats(config.tenants),
         own=_floats(p, size),
         total=_floats(p, size),
-        records=_no_records(config, jobs.arrival.shape[0], n * k),
+        records=_no_records(config, jobs.arrival.shape[0], params.cluster),
         backlogged=jnp.int32(0),
         peak_queue=jnp.int32(0),
         illegal=jnp.int32(0),
@@ -123,16 +127,16 @@ def _none_running(config: EnvConfig, params: EnvParams) -> Running:
     )
 
 
-def _no_records(config: EnvConfig, jobs: int, groups: int) -> Records:
+def _no_records(config: EnvConfig, jobs: int, cluster: Cluster) -> Records:
+    partitions, groups = cluster.shape[0], math.prod(cluster.shape[1:])
     placed = jobs if config.record_placements else 0
     return Records(
         status=_ints(jobs, dtype=jnp.int8),
-        partition=_ints(jobs, dtype=jnp.int16, fill=-1),
+        partition=_ints(jobs, dtype=smallest_type(partitions), fill=-1),
         start=_ints(jobs, fill=-1),
         finish=_ints(jobs, fill=-1),
         finish_offset_s=_floats(jobs),
         forwards=_ints(jobs, dtype=jnp.int8),
-        owed_s=_floats(jobs),
         workers=_ints(placed, groups, dtype=jnp.int8),
         ps=_ints(placed, groups, dtype=jnp.int16),
         gpu=_ints(placed if config.shared_gpus else 0, fill=-1),

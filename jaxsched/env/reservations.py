@@ -93,7 +93,7 @@ def passing(
     both_s = _await_more(freeing, gpus)
     held_s = jnp.minimum(both_s, wait_s + state.jobs.estimate_s[gang])
     lost_s = jnp.minimum(both_s, estimate[..., None]) - wait_s
-    passes |= state.records.owed_s[gang] + lost_s < held_s * SAME_RATIO
+    passes |= state.owed_s[p, slot] + lost_s < held_s * SAME_RATIO
     cost_s = jnp.where(harmless, 0.0, jnp.maximum(lost_s, 0.0))[p, :, p]
     return passes, Passed(row=gang, cost_s=cost_s)
 

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 from jax.core import Tracer
-from jaxtyping import Bool, Float32, Int8, Int16, Int32
+from jaxtyping import Bool, Float32, Int, Int8, Int16, Int32
 
 from jaxsched.cluster.drawing import FREE, PARTLY, hue, servers_svg
 from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions, workers_within
@@ -40,9 +40,9 @@ from jaxsched.env.extensions.parts import (
     no_failures,
 )
 from jaxsched.options import World
-from jaxsched.pytree import Pytree, on_device, static
+from jaxsched.pytree import Pytree, on_device, smallest_type, static
 from jaxsched.semantics import RUNTIMES
-from jaxsched.workload.jobs import JobTable, look_up
+from jaxsched.workload.jobs import MOST_PS, JobTable, look_up
 from jaxsched.workload.models import Profiles, profiles
 
 WAIT, PLACE, FORWARD, STOP = range(4)
@@ -182,12 +182,11 @@ class Records(Pytree):
     """What happened to every job, per row of the job table."""
 
     status: Int8[Array, "J"]  # WAITING, RUNNING or FINISHED
-    partition: Int16[Array, "J"]  # -1 before the start
+    partition: Int[Array, "J"]  # -1 before the start
     start: Int32[Array, "J"]  # boundary of the start
     finish: Int32[Array, "J"]  # boundary before the finish
     finish_offset_s: Float32[Array, "J"]  # seconds after that boundary
     forwards: Int8[Array, "J"]
-    owed_s: Float32[Array, "J"]  # of a queued job: what those have cost it that passed it, if policies note it
     workers: Int8[Array, "Jr NK"]  # of the last placement
     ps: Int16[Array, "Jr NK"]  # likewise
     gpu: Int32[Array, "Jrs"]  # as in `Running`; likewise
@@ -203,6 +202,7 @@ class State(Pytree):
     next_job: Int32[Array, ""]  # first job of the table that has not arrived
     free: Int32[Array, "P N K"]  # whole GPUs
     queue: Int32[Array, "P Q"]  # row of the job table, -1 = empty slot
+    owed_s: Float32[Array, "P Q"]  # what those have cost the queued job that passed it, if policies note it; else 0
     running: Running
     attained_s: Float32[Array, "V"]  # GPU-seconds received per tenant
     attained_low_s: Float32[Array, "V"]  # the part of it that float32 cannot hold (Kahan)
@@ -266,7 +266,7 @@ class State(Pytree):
 
 
 class Overtaken(Pytree):
-    """The gang that each scheduler's placement passes, and the seconds that this costs it; see `Records.owed_s`."""
+    """The gang that each scheduler's placement passes, and the seconds that this costs it; see `State.owed_s`."""
 
     row: Int32[Array, "P"]  # of the job table
     cost_s: Float32[Array, "P"]
@@ -338,6 +338,28 @@ def assign_homes(cluster: Cluster, jobs: JobTable, usable: Bool[Array, "A P N K"
     else:
         fits = fits_on(gpus)
     return jobs.replace(home=next_home(cluster, jobs.home, fits))
+
+
+def narrowed(config: EnvConfig, cluster: Cluster, models: int, jobs: JobTable) -> JobTable:
+    """`jobs` with whole numbers in the smallest types that hold them.
+
+    Gangs that no partition could hold may be beyond these, but nobody looks at them again.
+    """
+    p, n, k = cluster.shape
+    largest = {
+        "workers": n * k * config.largest_group,
+        "gpus_per_worker": config.largest_group,
+        "ps": MOST_PS,
+        "model": models - 1,
+        "tenant": config.tenants - 1,
+        "home": p - 1,
+    }
+
+    def narrow(column: Array, most: int) -> Array:
+        kind = smallest_type(most)
+        return jnp.minimum(column, jnp.iinfo(kind).max).astype(kind)
+
+    return jobs.replace(**{name: narrow(getattr(jobs, name), most) for name, most in largest.items()})
 
 
 def next_home(cluster: Cluster, home: Int32[Array, "*jobs"], fits: Bool[Array, "*jobs P"]) -> Int32[Array, "*jobs"]:

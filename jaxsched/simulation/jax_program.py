@@ -23,7 +23,7 @@ from jax import Array
 from jax.experimental import checkify
 from jaxtyping import Bool, Int, Int32, Key, PyTree, Shaped
 
-from jaxsched.dynamics.occupants import Occupants, slot_type
+from jaxsched.dynamics.occupants import Occupants
 from jaxsched.env.actions import admit
 from jaxsched.env.checks import check_state
 from jaxsched.env.environment import is_finished
@@ -32,7 +32,7 @@ from jaxsched.env.rollout import Collector, one_round, play_while
 from jaxsched.env.state import FINISHED, WAITING, EnvConfig, EnvParams, State
 from jaxsched.machine import loop_options
 from jaxsched.policies.policy import Policy
-from jaxsched.pytree import Pytree
+from jaxsched.pytree import Pytree, smallest_type
 from jaxsched.workload.jobs import NEVER
 
 RUNNING_GROWTH, QUEUE_GROWTH = 2, 4  # each size is compiled anew
@@ -99,8 +99,9 @@ def resize(state: State, sizes: Slots) -> State:
         job=_fit(running.job, order, sizes.running, -1),
         slowdown=_fit(running.slowdown, order, sizes.running, 1.0),
     )
-    queue = _fit(host.queue, _occupied_first(host.queue >= 0, sizes.queue), sizes.queue, -1)
-    return jax.tree.map(jax.numpy.array, host.replace(running=fitted, queue=queue))
+    queued = _occupied_first(host.queue >= 0, sizes.queue)
+    queue, owed_s = _fit(host.queue, queued, sizes.queue, -1), _fit(host.owed_s, queued, sizes.queue, 0)
+    return jax.tree.map(jax.numpy.array, host.replace(running=fitted, queue=queue, owed_s=owed_s))
 
 
 def _occupied_first(occupied: Bool[np.ndarray, "*batch S"], size: int) -> Int[np.ndarray, "*batch kept"]:
@@ -118,26 +119,30 @@ def _fit_occupants(
     shares: bool,
 ) -> Occupants:
     """The occupants with running slots in the given order, `slots` of them, and as many places if GPUs are shared."""
+    arrays = {field.name: np.asarray(getattr(old, field.name)) for field in dataclasses.fields(Occupants)[1:]}
+    batch = order.ndim - 1
     new_slot = np.full((*active.shape[:-1], active.shape[-1] + 1), -1)  # the last: of a place of nobody
     np.put_along_axis(new_slot, order, np.arange(order.shape[-1]), -1)
     new_slot[..., :-1][~active] = -1
-    slot = np.take_along_axis(new_slot, old.slot.reshape(*active.shape[:-1], -1).astype(int), -1)
-    slot = slot.reshape(old.slot.shape)
+    slot = np.take_along_axis(new_slot, arrays["slot"].reshape(*active.shape[:-1], -1).astype(int), -1)
+    slot = slot.reshape(arrays["slot"].shape)
     places = slots if shares else slot.shape[-1]
     kept = _occupied_first(slot >= 0, places)
-    of_channels = np.broadcast_to(np.expand_dims(kept, order.ndim - 1), (*old.use.shape[:-1], kept.shape[-1]))
-    of_links = [np.moveaxis(leaf, -1, order.ndim - 1) for leaf in (old.link_use, old.link_seconds)]
-    link_use, link_seconds = (np.moveaxis(_fit(leaf, order, slots, 0), order.ndim - 1, -1) for leaf in of_links)
-    of_slots = ("ideal", "least", "sens_cpu", "sens_pcie", "model", "last_groups")
+
+    def at_places(leaf: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+        of_leaf = np.expand_dims(kept, batch) if leaf.ndim > kept.ndim else kept
+        return _fit(leaf, np.broadcast_to(of_leaf, (*leaf.shape[:-1], kept.shape[-1])), places, 0)
+
+    def in_slots(name: str, leaf: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
+        axis = -1 if name in ("link_use", "link_seconds") else batch
+        return np.moveaxis(_fit(np.moveaxis(leaf, axis, batch), order, slots, 0), batch, axis)
+
+    of_places = {name: at_places(arrays.pop(name)) for name in ("workers", "ps", "use", "seconds")}
+    arrays.pop("slot")
     return old.replace(
-        slot=_fit(slot, kept, places, -1).astype(slot_type(slots)),
-        workers=_fit(old.workers, kept, places, 0),
-        ps=_fit(old.ps, kept, places, 0),
-        use=_fit(old.use, of_channels, places, 0),
-        seconds=_fit(old.seconds, of_channels, places, 0),
-        link_use=link_use,
-        link_seconds=link_seconds,
-        **{name: _fit(getattr(old, name), order, slots, 0) for name in of_slots},
+        slot=_fit(slot, kept, places, -1).astype(smallest_type(slots)),
+        **of_places,
+        **{name: in_slots(name, leaf) for name, leaf in arrays.items()},
     )
 
 

@@ -99,7 +99,7 @@ class JobTable(Pytree):
 NEVER = np.int32(2**31 - 1)
 
 
-def look_up(column: Int[Array, "J"], row: Int[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
+def look_up(column: Int[Array, "J"], row: Int[ArrayLike, "*jobs"]) -> Int32[Array, "*jobs"]:
     """Whole numbers of the jobs in these rows, whatever their type in a `JobTable`."""
     return column[row].astype(jnp.int32)
 
