@@ -124,9 +124,9 @@ def _fit_occupants(
     new_slot = np.full((*active.shape[:-1], active.shape[-1] + 1), -1)  # the last: of a place of nobody
     np.put_along_axis(new_slot, order, np.arange(order.shape[-1]), -1)
     new_slot[..., :-1][~active] = -1
-    slot = np.take_along_axis(new_slot, arrays["slot"].reshape(*active.shape[:-1], -1).astype(int), -1)
-    slot = slot.reshape(arrays["slot"].shape)
-    places = slots if shares else slot.shape[-1]
+    before = arrays.pop("slot")
+    slot = np.take_along_axis(new_slot, before.reshape(*active.shape[:-1], -1).astype(int), -1).reshape(before.shape)
+    places = slots if shares else before.shape[-1]
     kept = _occupied_first(slot >= 0, places)
 
     def at_places(leaf: Shaped[np.ndarray, "..."]) -> Shaped[np.ndarray, "..."]:
@@ -138,7 +138,6 @@ def _fit_occupants(
         return np.moveaxis(_fit(np.moveaxis(leaf, axis, batch), order, slots, 0), batch, axis)
 
     of_places = {name: at_places(arrays.pop(name)) for name in ("workers", "ps", "use", "seconds")}
-    arrays.pop("slot")
     return old.replace(
         slot=_fit(slot, kept, places, -1).astype(smallest_type(slots)),
         **of_places,
