@@ -8,11 +8,14 @@ import pytest
 from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import (
     ACCELERATOR,
+    PATHS,
     everywhere,
     lane_by_lane,
     of_parts,
     only_where,
+    set_rows,
     traced_for,
+    update_where,
     with_shared,
 )
 from jaxsched.env.stages import transition
@@ -138,3 +141,40 @@ def test_with_shared_is_a_loop_over_lanes(batched):
         for lane in range(2)
     ]
     np.testing.assert_allclose(jax.jit(jax.vmap(with_shared(pick), in_axes=axes))(*given), jnp.stack(alone))
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("own_constant", [False, True])
+def test_only_what_is_needed_is_updated(path, own_constant):
+    """Alone, and side by side in two axes, whether what the update closes over is mapped or not."""
+    rng = np.random.default_rng(0)
+    needed, values, given = rng.random((2, 3, 4)) < 0.5, rng.random((2, 3, 4, 2)), rng.random((2, 3, 4))
+    constant = np.arange(3.0) if own_constant else np.float64(2.0)
+
+    def one(needed, values, given, constant):
+        with traced_for(path):
+            return update_where(needed, lambda value, more: {"x": value["x"] * constant + more}, values, given)
+
+    lanes = jax.vmap(one, in_axes=(0, 0, 0, 0 if own_constant else None))
+    after = jax.jit(jax.vmap(lanes, in_axes=(0, 0, 0, None)))(needed, {"x": values}, given, constant)["x"]
+    by = constant[:, None, None] if own_constant else constant
+    np.testing.assert_allclose(after, np.where(needed[..., None], values * by + given[..., None], values), rtol=1e-6)
+    first = jax.jit(one)(needed[0, 0], {"x": values[0, 0]}, given[0, 0], constant[0] if own_constant else constant)
+    np.testing.assert_array_equal(first["x"], after[0, 0])
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_rows_are_set_where_they_belong(path):
+    row = np.array([[4, 0, 2], [1, 3, 3]])
+    needed = np.array([[True, False, True], [False, False, True]])
+    columns, values = np.zeros((2, 5)), np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+
+    def one(*args):
+        with traced_for(path):
+            return set_rows(*args)
+
+    expected = [[0.0, 0.0, 3.0, 0.0, 1.0], [0.0, 0.0, 0.0, 6.0, 0.0]]
+    np.testing.assert_array_equal(jax.jit(jax.vmap(one))(columns, row, needed, values), expected)
+    np.testing.assert_array_equal(jax.jit(one)(columns[0], row[0], needed[0], values[0]), expected[0])
+    deeper = jax.jit(jax.vmap(jax.vmap(one), in_axes=(None, 0, 0, 0)))(columns, row[None], needed[None], values[None])
+    np.testing.assert_array_equal(deeper, [expected])
