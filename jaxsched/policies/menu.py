@@ -256,11 +256,11 @@ def look(
 
 def shapes_shown(queue: Discipline, cluster: Cluster, looks_ahead: bool = False) -> tuple[Observation, Menu]:
     """The shapes of what schedulers observe and are offered on a cluster, whatever the jobs."""
-    params = make_params(cluster)
+    params, config = make_params(cluster), EnvConfig(largest_group=int(cluster.group_gpus.max()))
     job = to_table(make_job_list(submit_s=0.0, duration_s=1.0, workers=1), 60.0)
 
     def look() -> tuple[Observation, Menu]:
-        state = initial_state(EnvConfig(), params, job)
+        state = initial_state(config, params, job)
         obs = observe(queue, params, state, weighs=looks_ahead)
         return obs, build_menu(params, state, obs, looks_ahead, queue)
 
