@@ -99,8 +99,8 @@ class JobTable(Pytree):
 NEVER = np.int32(2**31 - 1)
 
 
-def look_up(column: Int[Array, "J"], row: Int[ArrayLike, "*jobs"]) -> Int32[Array, "*jobs"]:
-    """Whole numbers of the jobs in these rows, whatever their type in a `JobTable`."""
+def look_up(column: Int[Any, "J"], row: Int[Any, "*jobs"]) -> Int32[Any, "*jobs"]:
+    """Whole numbers of the jobs in these rows, whatever their type in a `JobTable`; NumPy's arrays give such."""
     return column[row].astype(jnp.int32)
 
 
