@@ -313,7 +313,7 @@ def queue_room(state: State) -> Int32[Array, "P"]:
 
 
 def could_hold(
-    group_gpus: Int32[Array, "P N K"], workers: Int32[Array, "*jobs"], gpus_per_worker: Int32[Array, "*jobs"]
+    group_gpus: Int32[Array, "P N K"], workers: Int[Array, "*jobs"], gpus_per_worker: Int[Array, "*jobs"]
 ) -> Bool[Array, "*jobs P"]:
     """Whether the gang fits a partition that is empty."""
     capacity = group_capacity(group_gpus, gpus_per_worker[..., None, None, None]).sum((-1, -2))
@@ -362,7 +362,7 @@ def narrowed(config: EnvConfig, cluster: Cluster, models: int, jobs: JobTable) -
     return jobs.replace(**{name: narrow(getattr(jobs, name), most) for name, most in largest.items()})
 
 
-def next_home(cluster: Cluster, home: Int32[Array, "*jobs"], fits: Bool[Array, "*jobs P"]) -> Int32[Array, "*jobs"]:
+def next_home(cluster: Cluster, home: Int[Array, "*jobs"], fits: Bool[Array, "*jobs P"]) -> Int32[Array, "*jobs"]:
     """The next partition from `home` on that `fits`, -1 if there is none.
 
     `home` counts modulo the partitions that have servers, so that padding partitions change nothing.

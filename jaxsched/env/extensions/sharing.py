@@ -22,7 +22,7 @@ def with_fractions(shared_gpus: int, jobs: JobTable) -> JobTable:
     """`jobs` with fractions of GPUs exactly where so many GPUs of a group may be shared."""
     if not shared_gpus:
         return jobs.replace(milli=jnp.zeros((*jobs.milli.shape[:-1], 0), jnp.int32))
-    return jobs if jobs.milli.shape[-1] else jobs.replace(milli=jnp.full_like(jobs.workers, WHOLE))
+    return jobs if jobs.milli.shape[-1] else jobs.replace(milli=jnp.full_like(jobs.workers, WHOLE, jnp.int32))
 
 
 def choose_gpus(
