@@ -62,7 +62,7 @@ class World(NamedTuple):
     policy: str
     law: str
     topology: str
-    types: tuple = ((NODES, PER_NODE),)  # nodes, and GPUs of a node
+    types: tuple[tuple[int, int], ...] = ((NODES, PER_NODE),)  # nodes, and GPUs of a node
     fits: bool = False
     schedulers: int = 1
 

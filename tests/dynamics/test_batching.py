@@ -149,7 +149,7 @@ def test_only_what_is_needed_is_updated(path, own_constant):
     """Alone, and side by side in two axes, whether what the update closes over is mapped or not."""
     rng = np.random.default_rng(0)
     needed, values, given = rng.random((2, 3, 4)) < 0.5, rng.random((2, 3, 4, 2)), rng.random((2, 3, 4))
-    constant = np.arange(3.0) if own_constant else np.float64(2.0)
+    constant = np.arange(3.0) if own_constant else np.array(2.0)
 
     def one(needed, values, given, constant):
         with traced_for(path):
