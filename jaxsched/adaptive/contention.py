@@ -17,7 +17,8 @@ from jaxsched.dynamics.resources import LINK, NIC
 from jaxsched.dynamics.traffic import ring_flows
 
 _NOTHING: dict[str, Any] = {name: np.zeros(0, np.int32) for name in ("nic_bytes_s", "rack", "domain")}
-NO_NETWORK = Network(**_NOTHING, byte_s=np.zeros((0, 0, 0)), law=Interference(law=none, weights=()))  # nothing contends
+_NOTHING["byte_s"] = np.zeros((0, 0, 0))
+NO_NETWORK = Network(**_NOTHING, law=Interference(law=none, weights=()))  # nothing contends
 
 
 def network_of(inventory: Inventory, order: Int[np.ndarray, "N"], law: Interference) -> Network:
