@@ -136,7 +136,7 @@ def test_as_a_policy_it_forwards_no_more_often_than_it_did(monkeypatch, world, s
     class Observed(Exception):
         pass
 
-    def observed(queue, params, state):
+    def observed(queue, params, state, weighs):
         raise Observed(int(params.max_forwards))
 
     env = jaxsched.make("leaf-spine-1", schedulers=1, num_jobs=2, episodes=1, max_forwards=2)
