@@ -134,7 +134,7 @@ def test_from_sacct_to_a_table_of_three_policies(tmp_path):
 
 
 def loop_s() -> float:
-    """How slow this machine is just now: 0.23 s where the two commands take 19 s, both three times on a throttled one."""
+    """How slow this machine is: 0.23 s where the two commands take 19 s, both three times that on a throttled one."""
     begin, total = time.process_time(), 0
     for i in range(2_000_000):
         total += i * i
