@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -115,7 +114,7 @@ def test_node_lists_say_what_is_not_read(tmp_path, capsys):
     assert f"jaxsched: warning: {path}: not read: rack" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long  # a machine may be throttled to a third of its speed
 def test_from_sacct_to_a_table_of_three_policies(tmp_path):
     """Two commands for 10,000 jobs where nothing has been compiled; CPU time, as other tests may be busy."""
     pytest.importorskip("numba", reason="the event loop needs the extra `compiled`")
@@ -130,15 +129,7 @@ def test_from_sacct_to_a_table_of_three_policies(tmp_path):
         done = subprocess.run(command, env=nothing, capture_output=True, text=True, check=True)
     after = os.times()
     assert "compiling the event loop" in done.stderr and "10,000 arrived = 10,000 finished" in done.stdout
-    assert after.children_user - before.children_user < max(30, 130 * loop_s())  # 25 where both cores are busy
-
-
-def loop_s() -> float:
-    """How slow this machine is: 0.23 s where the two commands take 19 s, both three times that on a throttled one."""
-    begin, total = time.process_time(), 0
-    for i in range(2_000_000):
-        total += i * i
-    return time.process_time() - begin
+    assert after.children_user - before.children_user < 30  # 25 where both cores are busy
 
 
 def moments_of(number: int) -> str:
