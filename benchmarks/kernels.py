@@ -3,7 +3,8 @@
 Plays the decision turns of `jaxsched bench` on 64 servers on the accelerator that JAX finds, or with the name
 `training` chunks of training by the quickstart's configuration. Prints decisions per second and milliseconds per turn,
 compilation apart, then the kernels that took longest in one more call, as JAX's profiler saw them. A POLICY may be a
-folder with a checkpoint. In training a decision is a choice that a scheduler really had.
+folder with a checkpoint. In training a decision is a choice that a scheduler really had. Each program has a process of
+its own: all are compiled side by side, then timed one after the other.
 
     python benchmarks/kernels.py pack greedy-wait:p1 quickstart training --envs 1024 4096
 
@@ -11,12 +12,15 @@ Needs JAX for the accelerator, and nothing else beside jaxsched.
 """
 
 import argparse
+import itertools
 import json
+import multiprocessing
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +99,25 @@ def kernels_of(program: Program) -> list[dict[str, Any]]:
     ]
 
 
+def initialise(compiled: Any, turn: Any) -> None:
+    """Gives a process the barrier that it meets the others at, and the lock of whoever is timed."""
+    global COMPILED, TURN
+    COMPILED, TURN = compiled, turn
+
+
 def row_of(name: str, envs: int) -> dict[str, Any]:
-    """Measurement of one program."""
-    program = Program(name, envs)
+    """Measurement of one program, once all others are compiled and none is being timed."""
+    program: Program | None = None
+    try:
+        program = Program(name, envs)
+    finally:
+        COMPILED.wait()
+    with TURN:
+        return timed(program, name, envs)
+
+
+def timed(program: Program, name: str, envs: int) -> dict[str, Any]:
+    """Measurement of a compiled program; it plays until clusters have filled, then for a while."""
     program.warm_up()
     made, calls, begin = 0, 0, time.perf_counter()
     while time.perf_counter() - begin < LEAST_WALL_S:
@@ -123,17 +143,23 @@ def main() -> None:
     parser.add_argument("--envs", type=int, nargs="+", default=[1024])
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    asked = list(itertools.product(args.policies, args.envs))
+    spawn = multiprocessing.get_context("spawn")
+    shared = (spawn.Barrier(len(asked)), spawn.Lock())
     rows = []
-    for name in args.policies:
-        for envs in args.envs:
-            row = row_of(name, envs)
-            rows.append(row)
+    with ProcessPoolExecutor(len(asked), spawn, initialise, shared) as pool:
+        for done in as_completed([pool.submit(row_of, *one) for one in asked]):
+            if done.exception():
+                print(f"failed: {done.exception()}", flush=True)
+                continue
+            rows.append(row := done.result())
             print(json.dumps({key: value for key, value in row.items() if key != "kernels"}), flush=True)
             for one in row["kernels"][:LONGEST]:
                 print(f"  {one['us_per_turn']:9.1f} us per turn, {one['per_turn']:5.1f} times  {one['kernel']}")
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    sys.exit(len(rows) < len(asked))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
