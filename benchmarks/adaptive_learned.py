@@ -7,6 +7,10 @@
 antithetic evolution on lists mixed from the first half of the workloads of load 1.0, or of two traces in turn, and is
 judged on the second half, also of loads and a trace from which nothing was learned. Blind weights are seconds done so
 far, and known ones seconds left at a fair share of the GPUs, to the power -k; k is chosen on the first half.
+
+What is asked of the learned weights: the ratio of the seeds' mean, less the point half way between blind and known
+weights of the same list, over all lists of the second halves (one figure for Pollux' loads, one for Sia's traces), is
+below 0 by more than two standard errors; and no list is 1% above the rule.
 """
 
 import functools
@@ -130,24 +134,38 @@ def learn(where: World, names: Sequence[str], generations: int, seed: int, out: 
     return search.average
 
 
-def judge(where: World, name: str, learned: dict[int, np.ndarray]) -> None:
-    """Prints ratios to the rule on the second half of the lists, and on the first, by which k, or a seed, is chosen."""
+def judge(where: World, name: str, learned: dict[int, np.ndarray]) -> np.ndarray:
+    """Prints ratios to the rule on the second half of the lists, and on the first, by which k, or a seed, is chosen.
+
+    Returns:
+        Of every list of the second half, the ratio of the seeds' mean less the point half way between the best blind
+        and the best known weights, of which the rule's own, k = 0, is one of each: [lists].
+    """
     powers = np.zeros((1 + 2 * len(EXPONENTS) + len(learned), NUMBERS + 1))
     powers[1 : 1 + 2 * len(EXPONENTS), -1] = [*(-k for k in EXPONENTS), *EXPONENTS]
     powers[1 + 2 * len(EXPONENTS) :, :-1] = np.stack(list(learned.values()))
     rows, half = where.rows[name], len(where.first(name))
     many = _rows(where.jobs, np.tile(rows, len(powers)))
     means = mean_jcts(where.world, many, np.repeat(powers, len(rows), axis=0)).reshape(-1, len(rows))
-    found = means[1:] / means[0]
-    seen, k = found[:, :half].mean(1), len(EXPONENTS)
-    blind, known = seen[:k].argmin(), seen[k : 2 * k].argmin()
-    table = {f"blind {EXPONENTS[blind]:g}": found[blind], f"known {EXPONENTS[known]:g}": found[k + known]}
-    table |= {f"seed {seed}": row for seed, row in zip(learned, found[2 * k :], strict=True)}
+    found, k = means / means[0], len(EXPONENTS)
+    by = {"blind": [0, *range(1, 1 + k)], "known": [0, *range(1 + k, 1 + 2 * k)]}
+    best = {kind: min(tried, key=lambda row: found[row, :half].mean()) for kind, tried in by.items()}
+    table = {f"{kind} {abs(powers[row, -1]):g}": found[row] for kind, row in best.items()}
+    table |= {f"seed {seed}": row for seed, row in zip(learned, found[1 + 2 * k :], strict=True)}
     print(f"{name:9} the rule    {means[0, half:].mean():.1f} s", flush=True)
     for label, row in table.items():
-        held, first = row[half:], row[:half].mean()
-        error, each = 2 * held.std(ddof=1) / len(held) ** 0.5, " ".join(f"{one:.3f}" for one in held)
-        print(f"{name:9} {label:11} {held.mean():.3f} +- {error:.3f} ({each}); first half {first:.3f}", flush=True)
+        each = " ".join(f"{one:.3f}" for one in row[half:])
+        print(f"{name:9} {label:11} {interval(row[half:])} ({each}); first half {row[:half].mean():.3f}", flush=True)
+    past = found[1 + 2 * k :].mean(0) - (found[best["blind"]] + found[best["known"]]) / 2
+    print(
+        f"{name:9} less half way {interval(past[half:])} ({' '.join(f'{one:+.3f}' for one in past[half:])})", flush=True
+    )
+    return past[half:]
+
+
+def interval(of_lists: np.ndarray) -> str:
+    """The mean, and two standard errors of it."""
+    return f"{of_lists.mean():.3f} +- {2 * of_lists.std(ddof=1) / len(of_lists) ** 0.5:.3f}"
 
 
 def world_of(base: str, data: Path) -> World:
@@ -174,8 +192,8 @@ def main(base: str, data: Path, generations: int, seeds: list[int]) -> None:
         names = [name for name in where.rows if name in LEARNED_FROM]
         outs = {seed: Path(f"adaptive-learned-{base}-{seed}") for seed in seeds}
         learned = {seed: learn(where, names, generations, seed, out) for seed, out in outs.items()}
-        for name in where.rows:
-            judge(where, name, learned)
+        past = [judge(where, name, learned) for name in where.rows]
+        print(f"all       less half way {interval(np.concatenate(past))}, over {sum(map(len, past))} lists")
 
 
 if __name__ == "__main__":
