@@ -12,6 +12,7 @@ Needs JAX for the accelerator, and nothing else beside jaxsched.
 """
 
 import argparse
+import gzip
 import itertools
 import json
 import multiprocessing
@@ -105,11 +106,14 @@ def initialise(compiled: Any, turn: Any) -> None:
     COMPILED, TURN = compiled, turn
 
 
-def row_of(name: str, envs: int) -> dict[str, Any]:
+def row_of(name: str, envs: int, texts: Path | None) -> dict[str, Any]:
     """Measurement of one program, once all others are compiled and none is being timed."""
     program: Program | None = None
     try:
         program = Program(name, envs)
+        if texts:
+            text = gzip.compress((program.step.as_text() or "").encode())
+            (texts / f"{Path(name).name.replace(':', '-')}-{envs}.hlo.gz").write_bytes(text)
     finally:
         COMPILED.wait()
     with TURN:
@@ -142,13 +146,14 @@ def main() -> None:
     parser.add_argument("policies", nargs="*", default=["pack"], metavar="POLICY")
     parser.add_argument("--envs", type=int, nargs="+", default=[1024])
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--texts", type=Path, help="a folder for the compiled programs: what is in each kernel")
     args = parser.parse_args()
     asked = list(itertools.product(args.policies, args.envs))
     spawn = multiprocessing.get_context("spawn")
     shared = (spawn.Barrier(len(asked)), spawn.Lock())
     rows = []
     with ProcessPoolExecutor(len(asked), spawn, initialise, shared) as pool:
-        for done in as_completed([pool.submit(row_of, *one) for one in asked]):
+        for done in as_completed([pool.submit(row_of, *one, args.texts) for one in asked]):
             if done.exception():
                 print(f"failed: {done.exception()}", flush=True)
                 continue

@@ -138,19 +138,16 @@ def update_where(needed: Bool[Array, "*S"], update: Callable[[T, PyTree], T], va
     """`values` with `update(value, given)` of every one that is `needed`; leaves of both have the axes of `needed`.
 
     On a CPU, and there under any `vmap`, one is updated after the other where it lies, and the rest is not touched.
+    Else all are: where it is not `needed`, `update` must return the value as it is. So nothing is copied to choose
+    between the two.
     """
+    if not on_cpu():
+        for _ in range(needed.ndim):
+            update = jax.vmap(update)
+        return update(values, given)
     first = (0,) * needed.ndim
     call, constants = _explicit(update, _part(values, first), _part(given, first))
-    if on_cpu():
-        return _update_some(call, (0,) * len(constants), constants, needed, values, given)
-    one_by_one = functools.partial(_update_one, functools.partial(call, constants))
-    for _ in range(needed.ndim):
-        one_by_one = jax.vmap(one_by_one)
-    return one_by_one(needed, values, given)
-
-
-def _update_one(update: Callable[[T, PyTree], T], needed: Array, value: T, given: PyTree) -> T:
-    return jax.tree.map(lambda new, old: jnp.where(needed, new, old), update(value, given), value)
+    return _update_some(call, (0,) * len(constants), constants, needed, values, given)
 
 
 def _update_some(

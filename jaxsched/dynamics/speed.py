@@ -128,12 +128,11 @@ def step_time_with(
         return lax.map(lambda more: _with_one(interference, jobs, total, now, more), added.T)
     layout = jobs.layout
     after = totals_at_places(layout, total[:, None] + added)[:, :, :, None]
-    compute, comm = _at_places(interference, jobs, after, further=1)
-    time = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (added.shape[1], *leaf.shape)), now)
-    time = jax.vmap(_with_places, in_axes=(0, None, -1))(time, jobs, (compute, comm))
+    time = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:, None], (*leaf.shape, added.shape[1])), now)
+    time = _with_rows(time, jobs, _at_places(interference, jobs, after, further=1))
     of_links = jobs.link_use[:, None], jobs.link_seconds[:, None], (total[:, None] + added)[layout.link, :, None]
     on_links = _on_link(interference, jobs, *of_links).max(0, initial=0.0)
-    return time.replace(comm=jnp.maximum(time.comm, on_links))
+    return StepTime(compute=time.compute.T, comm=jnp.maximum(time.comm.T, on_links))
 
 
 def _with_one(
@@ -207,6 +206,25 @@ def _with_places(time: StepTime, jobs: Occupants, at_places: tuple[Array, Array]
         return StepTime(compute=longer(time.compute, values[0]), comm=longer(time.comm, values[1]))
 
     return lax.fori_loop(0, slot.shape[0], turn, time)
+
+
+def _with_rows(time: StepTime, jobs: Occupants, at_places: tuple[Array, Array]) -> StepTime:
+    """`_with_places` of several placements on a last axis, for accelerators.
+
+    A row of them is scattered for each place. Times are not negative, so they are ordered as their bits are, and
+    integers have an atomic maximum. To compare every place with every running slot takes three times as long.
+    """
+    slot, bits = (
+        jobs.slot.reshape(-1).astype(jnp.int32),
+        functools.partial(lax.bitcast_convert_type, new_dtype=jnp.int32),
+    )
+    at = jnp.where(slot >= 0, slot, jobs.ideal.shape[-1])
+
+    def longer(seconds: Array, new: Array) -> Array:
+        after = bits(seconds).at[at].max(bits(new.reshape(-1, new.shape[-1])), mode="drop")
+        return lax.bitcast_convert_type(after, jnp.float32)
+
+    return StepTime(compute=longer(time.compute, at_places[0]), comm=longer(time.comm, at_places[1]))
 
 
 def _on_link(interference: Interference, jobs: Occupants, use: Array, seconds: Array, total: Array) -> Array:

@@ -182,10 +182,10 @@ class Starting(Pytree):
 def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Running:
     """The running jobs with those that are `placed`."""
     cluster, best, profiles = params.cluster, best_hardware(params.cluster), params.profiles
-    partitions = jnp.arange(len(placed.row))
+    partitions, slots = state.running.job.shape
     starting = Starting(
-        partition=partitions,
-        slot=placed.slot,
+        partition=jnp.arange(partitions),
+        slot=jnp.where(placed.legal, placed.slot, slots),  # of the others nothing is written
         row=placed.row,
         workers=placed.workers,
         ps=placed.ps,
@@ -200,6 +200,7 @@ def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Runni
         return running.replace(
             job=running.job.at[slot].set(one.row),
             gpus_per_worker=running.gpus_per_worker.at[slot].set(one.job.gpus_per_worker),
+            gpus=running.gpus.at[slot].set(one.job.workers * one.job.gpus_per_worker),
             duration_s=running.duration_s.at[slot].set(one.duration_s),
             remaining_s=running.remaining_s.at[slot].set(one.left_s[0]),
             remaining_low_s=running.remaining_low_s.at[slot].set(one.left_s[1]),

@@ -116,6 +116,7 @@ def _none_running(config: EnvConfig, params: EnvParams) -> Running:
     return Running(
         job=_ints(p, r, fill=-1),
         gpus_per_worker=_ints(p, r),
+        gpus=_ints(p, r),
         duration_s=_floats(p, r),
         remaining_s=_floats(p, r),
         remaining_low_s=_floats(p, r),

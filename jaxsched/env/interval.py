@@ -140,10 +140,10 @@ def interval_of(
     terms: RewardTerms | None = None,
 ) -> tuple[IntervalState, IntervalConstants]:
     """The jobs of a state in an interval of `length_s`, of which `elapsed_s` and the reward's `terms` are past."""
-    running = state.running
-    row = jnp.maximum(running.job, 0)
-    held = gpus_of(state.jobs, row) if state.shares else look_up(state.jobs.workers, row) * running.gpus_per_worker
-    tenant = look_up(state.jobs.tenant, row)
+    running, tenants = state.running, jnp.arange(state.attained_s.shape[0])
+    held = (gpus_of(state.jobs, jnp.maximum(running.job, 0)) if state.shares else running.gpus)[..., None]
+    if tenants.size > 1:  # rows of the job list are dear to look up on an accelerator
+        held = jnp.where(look_up(state.jobs.tenant, jnp.maximum(running.job, 0))[..., None] == tenants, held, 0)
     queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
     now = IntervalState(
         active=running.job >= 0,
@@ -162,7 +162,7 @@ def interval_of(
         duration_s=running.duration_s,
         gpus_per_worker=running.whole_gpus,
         sharers=sharers_of(params, state),
-        of_tenant=jnp.where(tenant[..., None] == jnp.arange(state.attained_s.shape[0]), held[..., None], 0),
+        of_tenant=held,
         queued=queued,
         changed=changed,
         length_s=length_s,

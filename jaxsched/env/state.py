@@ -153,6 +153,7 @@ class Running(Pytree):
 
     job: Int32[Array, "P R"]  # row of the job table
     gpus_per_worker: Int32[Array, "P R"]
+    gpus: Int32[Array, "P R"]  # of all workers, fractions rounded up
     duration_s: Float32[Array, "P R"]
     remaining_s: Float32[Array, "P R"]  # ideal seconds left
     remaining_low_s: Float32[Array, "P R"]  # the part of `remaining_s` that float32 cannot hold (Kahan)

@@ -10,8 +10,8 @@ from jaxtyping import Bool, Int16, Int32
 
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.policies.filling import fill_in_order, quantise
-from jaxsched.policies.rules import View, capacity, per_server, server_pressure, to_groups
+from jaxsched.policies.filling import fill_servers_in_order, quantise
+from jaxsched.policies.rules import View, capacity, per_server, server_pressure
 from jaxsched.semantics import ANCHORS, CAPS, GPUS, OPENED
 from jaxsched.workload.jobs import WHOLE
 
@@ -55,7 +55,7 @@ def list_candidates(view: View, job: JobSpec) -> tuple[Int32[Array, "C NK"], Boo
         by_server = per_server(layout, capped)
         elsewhere = (index != anchor).astype(jnp.int32) + (rack != rack[anchor])
         key = elsewhere * 2048 + (1024 - by_server)
-        workers = fill_in_order(to_groups(layout, key), capped, job.workers)
+        workers = fill_servers_in_order(key, capped, job.workers)
         binding = (cap >= CAPS[0]) | (cap < job.workers)
         return workers, (anchor >= 0) & binding & (by_server.sum() >= job.workers)
 

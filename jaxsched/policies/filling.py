@@ -40,6 +40,15 @@ def fill_in_order(key: Int32[Array, "NK"], capacity: Int32[Array, "NK"], need: I
     return jnp.clip(need - before, 0, capacity)
 
 
+def fill_servers_in_order(
+    key: Int32[Array, "N"], capacity: Int32[Array, "NK"], need: Int32[Array, ""]
+) -> Int32[Array, "NK"]:
+    """`fill_in_order` with one `key` for all groups of a server, at a fraction of the comparisons."""
+    fits = capacity.reshape(key.shape[0], -1)
+    of_server = fill_in_order(key, fits.sum(-1), need)[:, None]
+    return jnp.clip(of_server - (jnp.cumsum(fits, -1) - fits), 0, fits).reshape(-1)
+
+
 def ahead(key: Int32[Array, "K"]) -> Bool[Array, "K K"]:
     """Whether the second comes before the first in ascending order of (key, index)."""
     index = jnp.arange(key.shape[0])

@@ -19,7 +19,7 @@ from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import Layout, layout_of
 from jaxsched.dynamics.traffic import rack_matrix, ring_bytes
 from jaxsched.env.extensions import sharing
-from jaxsched.policies.filling import fill_in_order, fill_one_by_one, quantise
+from jaxsched.policies.filling import fill_in_order, fill_one_by_one, fill_servers_in_order, quantise
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import MILLI, WHOLE
 from jaxsched.workload.models import Profiles
@@ -200,8 +200,7 @@ def pack(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
     free_rack = free_server @ rack_matrix(view.cluster).astype(jnp.int32)
     inside = container(view, job, view.free, free_server, free_rack)
     fits = jnp.where(inside, capacity(view, job), 0)
-    most_first = -to_groups(layout, per_server(layout, fits))
-    return fill_in_order(most_first, fits, job.workers)
+    return fill_servers_in_order(-per_server(layout, fits), fits, job.workers)
 
 
 def load_balance(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array, "NK"]:
@@ -252,7 +251,7 @@ def contention_aware(key: PRNGKeyArray, view: View, job: JobSpec) -> Int32[Array
     rack_nic = quantise(nic @ rack_matrix(view.cluster))
     inside = container(view, job, quantise(group_pressure(view)), quantise(server_pressure(view)), rack_nic)
     fits = jnp.where(inside, capacity(view, job), 0)
-    return fill_in_order(to_groups(layout, quantise(nic)), fits, job.workers)
+    return fill_servers_in_order(quantise(nic), fits, job.workers)
 
 
 RULES: dict[str, Rule] = {

@@ -152,8 +152,12 @@ def test_only_what_is_needed_is_updated(path, own_constant):
     constant = np.arange(3.0) if own_constant else np.array(2.0)
 
     def one(needed, values, given, constant):
+        def update(value, given):
+            some, more = given
+            return {"x": jnp.where(some, value["x"] * constant + more, value["x"])}
+
         with traced_for(path):
-            return update_where(needed, lambda value, more: {"x": value["x"] * constant + more}, values, given)
+            return update_where(needed, update, values, (needed, given))
 
     lanes = jax.vmap(one, in_axes=(0, 0, 0, 0 if own_constant else None))
     after = jax.jit(jax.vmap(lanes, in_axes=(0, 0, 0, None)))(needed, {"x": values}, given, constant)["x"]
