@@ -31,7 +31,7 @@ from jaxsched.learning.draws import Draw
 from jaxsched.machine import versions
 from jaxsched.pytree import Pytree
 
-SCHEMA = 5
+SCHEMA = 6
 KEEP_STEPS = 2
 _BESIDE_BYTES = 1 << 20  # what a step holds beside its arrays, and more
 

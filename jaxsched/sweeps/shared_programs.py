@@ -5,7 +5,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +29,8 @@ from jaxsched.learning.untrained import UNTRAINED_FOLDER, has_untrained
 from jaxsched.machine import loop_options
 from jaxsched.sweeps.file import Sweep
 from jaxsched.sweeps.plan import TRACED, Program, programs, replace_values, rows_of, shape_key, value_of
+
+_WRITTEN = ("weights", "best_weights", "best_jct_s", "chunk")  # of a state, what policies are written from
 
 
 class RunArguments(NamedTuple):
@@ -177,13 +179,13 @@ def train_batched(
     state = _begin(programs, run_dirs, state_folder)
     if int(state.chunk[0]) == 0 and not all(map(has_untrained, run_dirs)):
         first = state.replace(best_jct_s=programs.validate(state.weights))
-        for run, (index, folder) in enumerate(zip(indices, run_dirs, strict=True)):
-            own = _state_of(first, run)
+        for index, folder, own in zip(indices, run_dirs, _states_of(first, range(len(indices))), strict=True):
             write_policy(folder, shared.configs[index], shared.settings[index], own, UNTRAINED_FOLDER)
     chunks = config.ppo.chunks
     wall, cpu = time.perf_counter(), time.process_time()
     for done in range(int(state.chunk[0]) + 1, chunks + 1):
         state, metrics = programs.step(state)
+        metrics = jax.device_get(metrics)  # at once: a GPU would hand over a thousand numbers one by one
         rows = [
             {"chunk": done, "chunks": chunks} | {name: value[run].item() for name, value in metrics.items()}
             for run in range(len(indices))
@@ -202,8 +204,8 @@ def train_batched(
             save(state_folder, state, config, chunks=done)
         if report:
             report(done, time.perf_counter() - wall)
-    for run, (index, folder) in enumerate(zip(indices, run_dirs, strict=True)):
-        finish(folder, shared.configs[index], shared.settings[index], _state_of(state, run))
+    for index, folder, own in zip(indices, run_dirs, _states_of(state, range(len(indices))), strict=True):
+        finish(folder, shared.configs[index], shared.settings[index], own)
 
 
 def _begin(programs: Programs, run_dirs: Sequence[Path], state_folder: Path) -> TrainState:
@@ -236,15 +238,23 @@ def _keep_best(
         best_weights=jax.tree.map(pick, state.weights, state.best_weights),
         best_jct_s=pick(jnp.asarray(jct_s), state.best_jct_s),
     )
-    for run, index in enumerate(indices):
-        rows[run]["validation_jct_s"] = float(jct_s[run])
-        if better[run]:
-            write_policy(run_dirs[run], shared.configs[index], shared.settings[index], _state_of(state, run))
+    for row, one in zip(rows, jct_s, strict=True):
+        row["validation_jct_s"] = float(one)
+    written = np.flatnonzero(better).tolist()
+    for run, own in zip(written, _states_of(state, written), strict=True):
+        index = indices[run]
+        write_policy(run_dirs[run], shared.configs[index], shared.settings[index], own)
     return state
 
 
-def _state_of(states: TrainState, run: int) -> TrainState:
-    return jax.tree.map(lambda leaf: leaf[run], states)
+def _states_of(states: TrainState, runs: Sequence[int]) -> Iterator[TrainState]:
+    """The states of single runs as far as policies are written from them, fetched from the device at once.
+
+    All else is as in `states`.
+    """
+    of_all = jax.device_get({name: getattr(states, name) for name in _WRITTEN})
+    for run in runs:
+        yield states.replace(**jax.tree.map(lambda leaf, run=run: leaf[run], of_all))
 
 
 def sum_seconds(run_dir: Path) -> dict[str, float]:
