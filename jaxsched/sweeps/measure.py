@@ -19,7 +19,7 @@ from jaxsched.io.cards import WEIGHTS_FILE
 from jaxsched.learning.config import TrainConfig
 from jaxsched.policies.checkpoint import read_card
 from jaxsched.policies.registry import parse
-from jaxsched.policies.spec import make_spec, spell
+from jaxsched.policies.spec import spell
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.scenario import load_scenario
 from jaxsched.simulation.settings import Settings
@@ -51,9 +51,8 @@ def prior_rule(config: TrainConfig, settings: Settings, policies: Sequence[str])
     It has the name that it has in `policies`, if it is there. None where the network has no prior, and where there is
     no such rule under these settings.
     """
-    usual = make_spec("greedy-wait", forward="spread")
-    if config.network.looks_ahead:  # a soft form of a rule that its discipline is only part of
-        return None
+    usual = parse("greedy-wait:spread" if config.network.looks_ahead else "greedy-wait:spread+p1").spec
+    assert usual
     queue = Discipline(**dataclasses.asdict(config.queue))
     rule = dataclasses.replace(usual, queue=dataclasses.replace(queue, window=usual.queue.window))
     name = next((name for name in policies if parse(name).act == rule), spell(rule))

@@ -16,11 +16,14 @@ import yaml
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.io.json_lines import append, mend, read_rows, truncate
+from jaxsched.learning.config import quickstart_config
 from jaxsched.learning.loop import METRICS_FILE, TIMING_FILE, train
 from jaxsched.policies.checkpoint import CARD_FILE
+from jaxsched.simulation.settings import Settings
 from jaxsched.sweeps import run as sweep
 from jaxsched.sweeps import table as sweep_table
 from jaxsched.sweeps.file import Sweep, change_config, load_sweep
+from jaxsched.sweeps.measure import prior_rule
 from jaxsched.sweeps.plan import SWEEPABLE, replace_values, rows_of, shape_key, value_of
 from jaxsched.sweeps.shared_programs import SharedPrograms, sum_seconds
 from jaxsched.sweeps.tasks import SweepContext, folder_of, is_trained, parts_of, train_and_measure, unpack
@@ -88,6 +91,20 @@ def close(one: list[dict], other: list[dict], rtol: float) -> None:
 # ---------------------------------------------------------------------------------------------------------------- runs
 
 
+@pytest.mark.parametrize(
+    ("looks_ahead", "faster", "rule"),
+    [(False, False, "greedy-wait:sjf+reserve+spread+p1"), (True, True, "greedy-wait"), (True, False, None)],
+)
+def test_the_rule_that_a_network_is_a_soft_form_of(looks_ahead, faster, rule):
+    """A test beside the training: without it the rows leave the rule out and nobody notices."""
+    plain = quickstart_config()
+    network = dataclasses.replace(plain.network, looks_ahead=looks_ahead)
+    config = dataclasses.replace(plain, network=network, queue=dataclasses.replace(plain.queue, faster=faster))
+    assert prior_rule(config, Settings(), ["pack"]) == rule
+    bare = dataclasses.replace(config, network=dataclasses.replace(network, prior=False))
+    assert prior_rule(bare, Settings(), ["pack"]) is None
+
+
 @pytest.mark.long
 def test_rows_say_what_was_run_and_what_came_out(swept):
     plan, rows = swept
@@ -106,7 +123,7 @@ def test_rows_say_what_was_run_and_what_came_out(swept):
         assert [one["chunk"] for one in row["validation"]["curve"]] == [0, 2, 3]
         assert row["validation"]["best_jct_s"] == min(one["jct_s"] for one in row["validation"]["curve"][1:])
         prior, untrained = test["prior"], test["untrained"]
-        assert prior["policy"] == "greedy-wait:sjf+reserve+spread" and prior["ratio"] > 0 and untrained["ratio"] > 0
+        assert prior["policy"] == "greedy-wait:sjf+reserve+spread+p1" and prior["ratio"] > 0 and untrained["ratio"] > 0
         assert prior["best_baseline"] in rules, "the prior's rule is none of those to compare with"
         assert row["training"]["cpu_s"] > 0 and row["training"]["runs_at_once"] == 1
         assert {"jaxsched", "jax", "python", "device"} <= set(row["versions"])
@@ -182,6 +199,7 @@ def test_a_killed_sweep_goes_on_and_ends_like_one_that_was_not(swept, write, at_
 ON_TWO_DEVICES = """
 import sys
 import jax
+from jaxsched.simulation.settings import Settings
 from jaxsched.sweeps import run as sweep
 from jaxsched.sweeps.shared_programs import SharedPrograms
 from jaxsched.sweeps.file import load_sweep
