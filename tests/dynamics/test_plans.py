@@ -160,7 +160,7 @@ def test_counts_of_the_loop_between_intervals():
                 found = count_bytes_between(w, 0, x, y, u, v)
                 assert found == pytest.approx(sum_bytes(messages, range(x, y), range(u, v)), rel=1e-6)
             outside = [i for i in range(gpus) if not a <= i < d]
-            found = count_bytes_out(w, 0, b, c, a, d, False)
+            found, _ = count_bytes_out(w, 0, b, c, a, d)
             assert found == pytest.approx(sum_bytes(messages, range(b, c), outside), rel=1e-6)
 
 

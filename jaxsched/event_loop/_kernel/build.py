@@ -34,6 +34,7 @@ from jaxsched.event_loop._kernel.records import (
     PLACE,
     RACK,
     RECORD,
+    ROOMY,
     RUNNING,
     SERVICE,
     SHARE,
@@ -94,9 +95,17 @@ def build_site(cluster: Cluster, gpu_sets: Sequence[str] = ()) -> Site:
         partition_gpus=np.asarray(cluster.group_gpus, np.int64).sum((1, 2)),
         group_tier=_build_group_tiers(cluster),
         group_gpus=np.asarray(cluster.group_gpus, np.int64).reshape(p, n * k),
+        largest=_find_largest(cluster),
         reservable=np.asarray(cluster.reservable, np.int64),
         usable=_usable(cluster, gpu_sets).reshape(-1, p, n * k).astype(np.int8),
     )
+
+
+def _find_largest(cluster: Cluster) -> Int64[np.ndarray, "P 2"]:
+    """GPUs of the largest group and rack of each partition."""
+    gpus, rack = np.asarray(cluster.group_gpus, np.int64), np.asarray(cluster.server_rack)
+    of_rack = [np.bincount(of, weights).max() for of, weights in zip(rack, gpus.sum(2))]
+    return np.stack([gpus.max((1, 2)), np.asarray(of_rack, np.int64)], 1)
 
 
 def _usable(cluster: Cluster, gpu_sets: Sequence[str]) -> Bool[np.ndarray, "A P N K"]:
@@ -180,6 +189,7 @@ def build_tables(w: World, record: bool, starts: int = 0) -> Tables:
         on_wire=on_wire,
         users=np.zeros((p * nk + p * 2 * n + w.site.link_id.size, r // BITS + 1), np.int64),
         affected=np.zeros((p, r // BITS + 1), np.int64),
+        inside=np.zeros((p, r // BITS + 1), np.int64),
         tenants=np.zeros(w.tenants, TENANT),
         service=service,
         stops=np.zeros((p, r), np.int8),
@@ -209,6 +219,7 @@ def _build_scratch(w: World, gang: int, wires: int) -> Scratch:
         first=np.zeros(nk, np.int64),
         taken=np.zeros(nk, np.int64),
         fits_server=np.zeros(n, np.int64),
+        roomy=np.zeros(n, ROOMY),
         racks=np.zeros(t, RACK),
         domains=np.zeros(nk, DOMAIN),
         shares=np.zeros(nk, SHARE),

@@ -22,7 +22,7 @@ from jaxsched.event_loop._kernel.shared_gpus import (
     index_gpu,
     share_gpu,
 )
-from jaxsched.event_loop._kernel.speed import compute_slowdown, write_footprint
+from jaxsched.event_loop._kernel.speed import renew_slowdown, write_footprint
 from jaxsched.semantics import WORK_TOLERANCE
 
 MANY = 2**31  # workers
@@ -40,7 +40,9 @@ def count_workers_that_fit(w: World, t: Tables, p: int, j: int) -> int:
             return count_fraction_of_set(w, t, p, j)
         return 1 if t.partitions[p].free_gpus > 0 or find_most_room(t, p) >= -size else 0
     place = index_size(w, t, j)
-    if t.fits[p, place] < 0:
+    if t.fits[p, place] < 0 and size == 1 and allowed == 0:
+        t.fits[p, place] = t.partitions[p].free_gpus
+    elif t.fits[p, place] < 0:
         fits = 0
         for a in range(t.free.shape[1]):
             if allowed == 0 or w.site.usable[allowed, p, a] > 0:
@@ -105,6 +107,11 @@ def fits_fewest_servers(w: World, t: Tables, p: int, j: int) -> bool:
 def count_fewest_servers(w: World, t: Tables, p: int, j: int) -> int:
     """That a gang needs in an empty partition, which can hold it."""
     fewest, most = 1, w.site.servers.shape[1]
+    if not w.asks:
+        roomiest = max(count_empty(w, t, p, j, 1), 1)
+        fewest = min(-(-w.jobs[j].workers // roomiest), most)  # as if all were like that one
+        if count_empty(w, t, p, j, fewest) >= w.jobs[j].workers:
+            return fewest
     while fewest < most:
         middle = (fewest + most) // 2
         if count_empty(w, t, p, j, middle) < w.jobs[j].workers:
@@ -134,7 +141,7 @@ def fill_roomiest(
     most: Int64[np.ndarray, "N"],
 ) -> None:
     """Fill `most` with the workers of a gang that fit the 1, 2, ... roomiest servers, by what is free and spare."""
-    servers, rooms, room = len(most), t.scratch.fits_server, 0
+    servers, roomy, count, room = len(most), t.scratch.roomy, 0, 0
     wide, usable, k = w.jobs[j].wide, w.site.usable[w.jobs[j].allowed, p], len(free) // servers
     for s in range(servers):
         fits = 0
@@ -143,17 +150,21 @@ def fill_roomiest(
                 fits += count_fitting(free[a], wide)
         if w.asks:
             fits = min(fits, count_within(w, spare, s, j))
-        rooms[s], room = fits, max(room, fits)
+        if fits > 0:
+            roomy[count].key, count, room = fits, count + 1, max(room, fits)
     total, counted = 0, 0
-    while counted < servers:  # in a turn all servers that have the most room left
-        following = -1
-        for s in range(servers):
-            if rooms[s] == room:
+    while count > 0:  # in a turn all servers that have the most room left
+        left, following = 0, 0
+        for i in range(count):
+            fits = roomy[i].key
+            if fits == room:
                 total += room
                 most[counted], counted = total, counted + 1
-            elif rooms[s] < room:
-                following = max(following, rooms[s])
-        room = following
+            else:
+                roomy[left].key, left, following = fits, left + 1, max(following, fits)
+        count, room = left, following
+    for s in range(counted, servers):
+        most[s] = total
 
 
 @compiled
@@ -283,7 +294,7 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
         on.cpu = on.cpu + sign * group.cpu if on.users > 0 else 0.0
         on.pcie = on.pcie + sign * group.pcie if on.users > 0 else 0.0
         if on.users > others:
-            mark_affected(t, p, row)
+            _mark_inside(t, p, row)
     for i in range(t.slots[p, slot].wires):
         wire = t.wires[p, slot, i]
         on = t.on_wire[wire.wire]
@@ -291,7 +302,7 @@ def _hold(w: World, t: Tables, p: int, slot: int, j: int, sign: int) -> None:
         _flip(t, wire.row, slot)
         on.use = on.use + sign * wire.use if on.users > 0 else 0.0
         if on.users > others and wire.channel != LINK:
-            mark_affected(t, p, wire.row)
+            _mark_inside(t, p, wire.row)
         elif on.users > others:
             link = wire.wire - 2 * w.site.servers.size
             for place in range(w.site.reach_first[link], w.site.reach_first[link + 1]):
@@ -332,16 +343,30 @@ def mark_affected(t: Tables, p: int, row: int) -> bool:
 
 
 @compiled
+def _mark_inside(t: Tables, p: int, row: int) -> None:
+    """`mark_affected`, by what is no link."""
+    if mark_affected(t, p, row):
+        for word in range(t.numbers[PEAK_RUNNING] // BITS + 1):
+            t.inside[p, word] |= t.users[row, word]
+
+
+@compiled
 def mark_none(t: Tables, p: int) -> None:
     """Nobody in a partition is affected any more."""
     for word in range(t.numbers[PEAK_RUNNING] // BITS + 1):
-        t.affected[p, word] = 0
+        t.affected[p, word] = t.inside[p, word] = 0
 
 
 @inlined
 def is_affected(t: Tables, p: int, slot: int) -> bool:
     """Whether the totals of something that a job uses are others than at the last `refresh`."""
-    return (t.affected[p, slot // BITS] >> (slot % BITS)) & 1 != 0
+    return _has_bit(t.affected[p], slot)
+
+
+@inlined
+def _has_bit(bits: Int64[np.ndarray, "B"], slot: int) -> bool:
+    """Whether a slot is among those."""
+    return (bits[slot // BITS] >> (slot % BITS)) & 1 != 0
 
 
 @compiled
@@ -356,7 +381,8 @@ def refresh(w: World, t: Tables) -> None:
         for i in range(partition.running):
             run = t.running[p, i]
             if run.slowdown == 0.0 or is_affected(t, p, run.slot):
-                rate = compute_slowdown(w, t, p, run.slot, run.job, w.sharing.factors)
+                near = run.slowdown == 0.0 or _has_bit(t.inside[p], run.slot)
+                rate = renew_slowdown(w, t, p, run.slot, run.job, near)
                 if rate != run.slowdown:
                     partition.settled = 0
                     work_from_s = max(now_s, run.resume_s)

@@ -49,17 +49,21 @@ PARTITION = _record(
 # `finish_s`: when it ends if nothing changes, of a new job its duration; `slowdown` 0: a new job; `slot`: of its print.
 # `resume_s`: when its restart is over.
 RUNNING = _record(finish_s="f8", early_s="f8", resume_s="f8", slowdown="f8", job="i8", slot="i8")
-# Of a footprint: how many it has, its least slowdown, its job, and the index in its group of a shared GPU, -1 = none;
-# `next`: another footprint on that GPU, -1 = none.
-SLOT = _record(groups="i8", wires="i8", least="f8", job="i8", gpu="i8", next="i8")
+# Of a footprint: how many it has, how many wires are no links (`near`, they come first), its least slowdown, its job,
+# and the index in its group of a shared GPU, -1 = none; `next`: another footprint on that GPU, -1 = none; `compute_s`,
+# `comm_s`: but for links and for who shares a GPU, as of the last `refresh`.
+SLOT = _record(
+    groups="i8", wires="i8", near="i8", least="f8", job="i8", gpu="i8", next="i8", compute_s="f8", comm_s="f8"
+)  # fmt: skip
 GROUP = _record(group="i8", workers="i8", cpu="f8", pcie="f8", compute="f8", base="f8")  # a job's use of one
 WIRE = _record(wire="i8", row="i8", channel="i8", use="f8", base="f8")  # likewise; `row`: of `Tables.users`
 ON_GROUP = _record(users="i8", cpu="f8", pcie="f8")  # totals
 ON_WIRE = _record(users="i8", use="f8")
 TENANT = _record(attained_s="f8", gpus="f8")
 PLACE = _record(group="i8", workers="i8")  # of the placement at hand
-# Of the placement at hand, or what a rule counts; `first`: rank of a job with a plan.
-RACK = _record(workers="f8", ps="f8", servers="i8", first="i8")
+ROOMY = _record(server="i8", key="i8")  # servers with room for a gang
+# Of the placement at hand, or what a rule counts; `first`: rank of a job with a plan; `used`: see `send_by_plan`.
+RACK = _record(workers="f8", ps="f8", servers="i8", first="i8", used="i8")
 # Where domains sum up gradients of a plan first. Of a domain: its ranks, those of the communicator at hand, the bytes
 # that they send `out` for it; `at`: which one holds members of it at this position. Of a place: its ranks, those of its
 # server, `left` to `right`, the first one of its `domain`, and bytes of all communicators: of the rings in the domain,
@@ -135,6 +139,7 @@ class Site(NamedTuple):
     partition_gpus: Int64[np.ndarray, "P"]
     group_tier: Int64[np.ndarray, "P NK"]  # how many speeds of GPUs are above the group's
     group_gpus: Int64[np.ndarray, "P NK"]  # as in `groups`
+    largest: Int64[np.ndarray, "P 2"]  # GPUs of the largest group and rack
     reservable: Int64[np.ndarray, "P N 2"]  # as in `Cluster`
     usable: Int8[np.ndarray, "A P NK"]  # 1 for the groups that jobs of a set of GPU types may use; set 0: all
 
@@ -247,6 +252,7 @@ class Scratch(NamedTuple):
     first: Int64[np.ndarray, "NK"]  # rank of each place of a job with a plan
     taken: Int64[np.ndarray, "NK"]  # workers
     fits_server: Int64[np.ndarray, "N"]  # workers
+    roomy: Records  # ROOMY[N]
     racks: Records  # RACK[T]
     domains: Records  # DOMAIN[NK]
     shares: Records  # SHARE[NK]
@@ -301,6 +307,7 @@ class Tables(NamedTuple):
         np.ndarray, "rows B"
     ]  # bits of slots that use the groups, the wires but for links, links of each partition
     affected: Int64[np.ndarray, "P B"]  # bits of slots where a total is another one than at the last `refresh`
+    inside: Int64[np.ndarray, "P B"]  # likewise, but for links
     tenants: Records  # TENANT[V]
     service: Records  # SERVICE[J]
     stops: Int8[np.ndarray, "P R"]  # 1: is to be stopped in this round

@@ -5,7 +5,7 @@ Each writes groups and their workers into the first places of `Scratch.place`, i
 
 from jaxsched.event_loop._kernel.jit import compiled, inlined
 from jaxsched.event_loop._kernel.records import Tables, World
-from jaxsched.event_loop._kernel.shared_gpus import count_capacity
+from jaxsched.event_loop._kernel.shared_gpus import count_capacity, count_fitting
 from jaxsched.event_loop._kernel.speed import quantise
 from jaxsched.event_loop.coverage import POLICIES
 
@@ -90,12 +90,14 @@ def measure_server_pressure(w: World, t: Tables, p: int, s: int) -> float:
 @compiled
 def _place_in_container(w: World, t: Tables, p: int, workers: int, size: int) -> int:
     """`pack` and `contention-aware`: the smallest container that holds the gang, filled server by server."""
-    servers, groups, pack = w.site.servers.shape[1], t.free.shape[1], w.rule.kind == PACK
+    servers, all_free, pack = w.site.servers.shape[1], t.free[p], w.rule.kind == PACK
+    groups = len(all_free)
     k = groups // servers
-    nic = p * 2 * servers + servers
+    nic, need = p * 2 * servers + servers, workers * max(size, 1)
+    racks = len(t.scratch.racks) if need <= w.site.largest[p, 1] else 0  # where one may hold the gang
 
     best, least = -1, NEVER
-    for a in range(groups):
+    for a in range(groups if need <= w.site.largest[p, 0] else 0):
         if count_capacity(t, p, a, size) >= workers:
             key = t.free[p, a] if pack else quantise(_measure_group_pressure(w, t, p, a))
             if key < least:
@@ -103,17 +105,19 @@ def _place_in_container(w: World, t: Tables, p: int, workers: int, size: int) ->
     if best >= 0:
         return fill(t, p, best, best + 1, workers, size, 0)
 
-    for r in range(len(t.scratch.racks)):
+    for r in range(racks):
         t.scratch.racks[r].workers = t.scratch.racks[r].ps = 0.0
     for s in range(servers):
         free, fits = 0, 0
         for a in range(s * k, (s + 1) * k):
-            free += t.free[p, a]
-            fits += count_capacity(t, p, a, size)
+            free += all_free[a]
+            fits += count_fitting(all_free[a], size) if size > 0 else count_capacity(t, p, a, size)
         t.scratch.fits_server[s] = fits
-        rack = t.scratch.racks[w.site.servers[p, s].rack]
-        rack.workers += fits
-        rack.ps += free if pack else t.on_wire[nic + s].use
+        share = float(free) if pack else t.on_wire[nic + s].use
+        if racks > 0 and (share != 0.0 or fits > 0):
+            rack = t.scratch.racks[w.site.servers[p, s].rack]
+            rack.workers += fits
+            rack.ps += share
         if fits >= workers:
             key = free if pack else quantise(measure_server_pressure(w, t, p, s))
             if key < least:
@@ -121,7 +125,7 @@ def _place_in_container(w: World, t: Tables, p: int, workers: int, size: int) ->
     if best >= 0:
         return fill(t, p, best * k, (best + 1) * k, workers, size, 0)
 
-    for r in range(len(t.scratch.racks)):
+    for r in range(racks):
         if t.scratch.racks[r].workers >= workers:
             key = int(t.scratch.racks[r].ps) if pack else quantise(t.scratch.racks[r].ps)
             if key < least:
@@ -137,18 +141,25 @@ def fill_servers(
 
     `Scratch.fits_server` says what they hold; their groups take up to `most`.
     """
-    servers, key = w.site.servers.shape[1], -NEVER
+    servers, roomy, count, key = w.site.servers.shape[1], t.scratch.roomy, 0, NEVER
     k = t.free.shape[1] // servers
+    for s in range(servers):
+        own = _find_server_key(w, t, p, s, rack, way)
+        if own < NEVER:
+            roomy[count].server, roomy[count].key = s, own
+            count, key = count + 1, min(key, own)
     while workers > 0:
-        following = NEVER
-        for s in range(servers):
-            own = _find_server_key(w, t, p, s, rack, way)
-            if own == key and workers > 0:
+        left, following = 0, NEVER
+        for i in range(count):
+            s: int = roomy[i].server
+            own: int = roomy[i].key
+            if own > key:
+                roomy[left].server, roomy[left].key = s, own
+                left, following = left + 1, min(following, own)
+            elif workers > 0:
                 used = fill(t, p, s * k, (s + 1) * k, workers, size, used, most)
                 workers -= min(t.scratch.fits_server[s], workers)
-            elif own > key:
-                following = min(following, own)
-        key = following
+        count, key = left, following
     return used
 
 

@@ -61,6 +61,7 @@ def write_footprint(w: World, t: Tables, p: int, slot: int, j: int, used: int) -
         wires = _add_planned(w, t, p, slot, wires, j, used)
     else:
         wires = _add_unplanned(w, t, p, slot, j, used, ring, shard)
+    t.slots[p, slot].near = wires
     if spread:
         wires = _add_links(w, t, p, slot, wires, j, used, ring, shard)
 
@@ -148,7 +149,7 @@ def _add_planned(w: World, t: Tables, p: int, slot: int, wires: int, j: int, use
     for i in range(used - 1, -1, -1):
         group, s = t.groups[p, slot, i], t.scratch.place[i].group // k
         start, end = t.scratch.first[i], find_end(w, t, j, i)
-        pcie = count_bytes_out(w, m, start, end, start, end, True)
+        nic, pcie = count_bytes_out(w, m, start, end, start, end)
         pcie += shares[i].ring + shares[i].out if summed else 0.0
         group.base = pcie / w.site.groups[p, group.group].pcie_bytes_s
         group.pcie += group.base
@@ -161,7 +162,8 @@ def _add_planned(w: World, t: Tables, p: int, slot: int, wires: int, j: int, use
             near = int(rack.first)
             beyond = near + int(rack.workers) * w.jobs[j].wide
             qpi += count_bytes_near(w, m, start, end, near, beyond) + (shares[i].near if summed else 0.0)
-        nic = count_bytes_out(w, m, start, end, near, beyond, False)
+        if last > i or near < start or beyond > end:  # the server, with its domain, is more than this group
+            nic, _ = count_bytes_out(w, m, start, end, near, beyond)
         for place in range(i, last + 1 if summed else i):
             nic += shares[place].out
         wires = _add_of_server(w, t, p, slot, wires, s, QPI, qpi / w.site.servers[p, s].qpi_bytes_s)
@@ -227,6 +229,22 @@ def compute_slowdown(
     w: World, t: Tables, p: int, slot: int, j: int, factors: Float64[np.ndarray, "models models"]
 ) -> float:
     """Step time over ideal step time, at least that slot's least, under the present totals; `factors` of pairs."""
+    compute, comm = _measure_near(w, t, p, slot, j)
+    return _add_far(w, t, p, slot, j, compute, comm, factors)
+
+
+@compiled
+def renew_slowdown(w: World, t: Tables, p: int, slot: int, j: int, near: bool) -> float:
+    """As `compute_slowdown`, true; not `near`: nothing else has changed since the last time but what others send."""
+    at = t.slots[p, slot]
+    if near:
+        at.compute_s, at.comm_s = _measure_near(w, t, p, slot, j)
+    return _add_far(w, t, p, slot, j, at.compute_s, at.comm_s, w.sharing.factors)
+
+
+@compiled
+def _measure_near(w: World, t: Tables, p: int, slot: int, j: int) -> tuple[float, float]:
+    """Seconds of computation, and of communication but for links, without those who share a GPU."""
     model = w.models[w.jobs[j].model]
     compute, comm = 0.0, 0.0
     for i in range(t.slots[p, slot].groups):
@@ -238,10 +256,32 @@ def compute_slowdown(
         )
         compute = max(compute, group.compute * (factor + model.sens_pcie * (pcie - 1.0)))
         comm = max(comm, group.base * pcie)
-    for i in range(t.slots[p, slot].wires):
+    return compute, _find_stretched_comm(w, t, p, slot, 0, t.slots[p, slot].near, comm)
+
+
+@compiled
+def _find_stretched_comm(w: World, t: Tables, p: int, slot: int, first: int, last: int, comm: float) -> float:
+    """Seconds of communication over wires `first .. last - 1` of a footprint, at least `comm`."""
+    for i in range(first, last):
         wire = t.wires[p, slot, i]
         on = t.on_wire[wire.wire]
         comm = max(comm, wire.base * _compute_stretch(w, wire.channel, wire.use, on.use, on.users))
+    return comm
+
+
+@compiled
+def _add_far(
+    w: World,
+    t: Tables,
+    p: int,
+    slot: int,
+    j: int,
+    compute: float,
+    comm: float,
+    factors: Float64[np.ndarray, "models models"],
+) -> float:
+    """`compute_slowdown` from what `_measure_near` found."""
+    comm = _find_stretched_comm(w, t, p, slot, t.slots[p, slot].near, t.slots[p, slot].wires, comm)
     if t.slots[p, slot].gpu >= 0:
         compute *= compute_gpu_stretch(w, t, p, slot, factors)
     return max((compute + comm) / max(w.jobs[j].ideal_s, 1e-9), t.slots[p, slot].least)

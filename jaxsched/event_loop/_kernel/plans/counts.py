@@ -118,19 +118,20 @@ def count_bytes_between(w: World, m: int, x: int, y: int, u: int, v: int) -> flo
 
 
 @compiled
-def count_bytes_out(w: World, m: int, x: int, y: int, first: int, last: int, group: bool) -> float:
+def count_bytes_out(w: World, m: int, x: int, y: int, first: int, last: int) -> tuple[float, float]:
     """Bytes from an interval `x, y` to all ranks outside `first, last`, which holds it.
 
-    Of a GPU group, with those of the rings of gradients that are in it.
+    And with those of the rings of gradients that are in it, which a GPU group sends, too.
     """
-    total = 0.0
+    total, of_group = 0.0, 0.0
     for kind in range(KINDS):
         if w.plans.nbytes[m, kind] > 0.0:
             count = _count_sent(w, m, kind, x, y) - _count_kind(w, m, kind, x, y, first, last)
-            if group and kind in (GRADIENTS, EXPERT_GRADIENTS):
-                count += _count(w.plans.stride[m, kind], w.plans.size[m, kind], BACK, x, y, x, y)
             total += w.plans.nbytes[m, kind] * count
-    return total
+            if kind in (GRADIENTS, EXPERT_GRADIENTS):
+                count += _count(w.plans.stride[m, kind], w.plans.size[m, kind], BACK, x, y, x, y)
+            of_group += w.plans.nbytes[m, kind] * count
+    return total, of_group
 
 
 @compiled

@@ -26,12 +26,17 @@ def send(w: World, t: Tables, p: int, source: int, target: int, sent: float, cro
 @compiled
 def send_by_plan(w: World, t: Tables, p: int, j: int, used: int) -> int:
     """Bytes of a plan's ranks on the first `used` places, over the links; how many links something crosses then."""
-    racks, wide, crossed, m = t.scratch.racks, w.jobs[j].wide, 0, w.jobs[j].model
+    racks, wide, crossed, m, count = t.scratch.racks, w.jobs[j].wide, 0, w.jobs[j].model, 0
     for r in range(len(racks)):
+        if racks[r].workers > 0.0:
+            racks[count].used, count = r, count + 1
+    for i in range(count):
+        r = racks[i].used
         start = int(racks[r].first)
         end = start + int(racks[r].workers) * wide
-        for q in range(len(racks) if end > start else 0):
-            if q != r and racks[q].workers > 0.0:
+        for o in range(count):
+            q = racks[o].used
+            if q != r:
                 there = int(racks[q].first)
                 sent = count_bytes_between(w, m, start, end, there, there + int(racks[q].workers) * wide)
                 crossed = send(w, t, p, r, q, sent, crossed)

@@ -113,13 +113,13 @@ def _find_sent(
     borders = [*range(*server, group_gpus), server[1]]
     of = [shares.get(x, NOTHING) for x in borders[:-1]]
     pcie = max(
-        count_bytes_out(w, m, x, y, x, y, True) + share.ring + share.out
+        count_bytes_out(w, m, x, y, x, y)[1] + share.ring + share.out
         for (x, y), share in zip(itertools.pairwise(borders), of)
     )
     inside = [count_bytes_between(w, m, server[0], x, x, server[1]) for x in borders[1:-1]]
     qpi = max((sent + share.border for sent, share in zip(inside, of[1:])), default=0.0)
     qpi += count_bytes_near(w, m, *server, *near) + of[0].near
-    return pcie, qpi, count_bytes_out(w, m, *server, *near, False) + sum(share.out for share in of)
+    return pcie, qpi, count_bytes_out(w, m, *server, *near)[0] + sum(share.out for share in of)
 
 
 def _find_shares(w: World, m: int, held: int, gpus: tuple[int, int], domain: int) -> Mapping[int, Any]:
