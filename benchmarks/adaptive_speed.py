@@ -3,6 +3,7 @@
     python benchmarks/adaptive_speed.py DATA
 
 `DATA` is that of `jaxsched reproduce-table pollux`. The first run compiles, unless the cache has the programs.
+Where PYTHONDONTWRITEBYTECODE is set, every run compiles Python's modules, too.
 """
 
 import sys
