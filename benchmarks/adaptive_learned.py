@@ -11,6 +11,8 @@ far, and known ones seconds left at a fair share of the GPUs, to the power -k; k
 What is asked of the learned weights: the ratio of the seeds' mean, less the point half way between blind and known
 weights of the same list, over all lists of the second halves (one figure for Pollux' loads, one for Sia's traces), is
 below 0 by more than two standard errors; and no list is 1% above the rule.
+
+A generation takes 1 to 2 s of CPU time with `pollux`, 7 to 13 with `sia`.
 """
 
 import functools
