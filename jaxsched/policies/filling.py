@@ -10,6 +10,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.border import checked
+from jaxsched.dynamics.batching import on_cpu
 from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET
 
 PAIRS = 48  # groups of which every one is compared with every other; of more, a search is faster
@@ -43,8 +44,10 @@ def fill_in_order(key: Int32[Array, "NK"], capacity: Int32[Array, "NK"], need: I
 def fill_servers_in_order(
     key: Int32[Array, "N"], capacity: Int32[Array, "NK"], need: Int32[Array, ""]
 ) -> Int32[Array, "NK"]:
-    """`fill_in_order` with one `key` for all groups of a server, at a fraction of the comparisons."""
+    """`fill_in_order` with one `key` for all groups of a server, on an accelerator at a fraction of the comparisons."""
     fits = capacity.reshape(key.shape[0], -1)
+    if on_cpu():  # which compares all groups at once, and is 5% slower the other way
+        return fill_in_order(jnp.repeat(key, fits.shape[1], total_repeat_length=fits.size), capacity, need)
     of_server = fill_in_order(key, fits.sum(-1), need)[:, None]
     return jnp.clip(of_server - (jnp.cumsum(fits, -1) - fits), 0, fits).reshape(-1)
 

@@ -9,6 +9,7 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
+from jaxsched.dynamics.batching import PATHS, traced_for
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.policies.candidates import list_candidates
@@ -166,14 +167,16 @@ def test_fill_in_order_is_the_order_of_a_stable_sort(span):
         np.testing.assert_array_equal(filled, expected)
 
 
-def test_fill_servers_in_order_is_fill_in_order_with_keys_of_servers():
+@pytest.mark.parametrize("path", PATHS)
+def test_fill_servers_in_order_is_fill_in_order_with_keys_of_servers(path):
     rng = np.random.default_rng(3)
     for servers, groups in ((1, 4), (16, 2), (60, 3)):
         key = rng.integers(0, 5, servers).astype(np.int32)
         capacity = rng.integers(0, 4, servers * groups).astype(np.int32)
         for need in (0, 1, int(capacity.sum()) // 2, int(capacity.sum()) + 3):
             expected = fill_in_order(jnp.repeat(jnp.array(key), groups), jnp.array(capacity), jnp.int32(need))
-            filled = fill_servers_in_order(jnp.array(key), jnp.array(capacity), jnp.int32(need))
+            with traced_for(path):
+                filled = fill_servers_in_order(jnp.array(key), jnp.array(capacity), jnp.int32(need))
             np.testing.assert_array_equal(filled, expected)
 
 
