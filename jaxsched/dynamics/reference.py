@@ -9,8 +9,7 @@ from jaxtyping import Float32, Float64, Int
 
 from jaxsched.cluster.gpu_types import GPU_SPEEDS
 from jaxsched.cluster.hardware import Cluster, reference_type
-from jaxsched.dynamics.footprint import JobSpec, best_hardware, ideal_comm_s
-from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.dynamics.footprint import JobSpec, best_hardware, ideal_comm_s, relative_speed
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import JobList
 from jaxsched.workload.models import ModelProfile, Profiles, profiles

@@ -6,7 +6,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.cluster.hardware import Cluster, workers_within
-from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.dynamics.footprint import relative_speed
 from jaxsched.env.extensions.gpu_sets import of_each_job
 from jaxsched.env.extensions.requests import asks_of, spare
 from jaxsched.env.extensions.sharing import fits_gpus, is_fraction, room_of

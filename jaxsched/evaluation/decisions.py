@@ -28,8 +28,9 @@ from jaxsched.event_loop import Run, numba_missing
 from jaxsched.machine import loop_options
 from jaxsched.options import MOST_ROUNDS
 from jaxsched.policies.base import Judgement, place_or_forward
-from jaxsched.policies.offers import Offers, appraise, make_window, with_step_times
+from jaxsched.policies.offers import Offers, appraise
 from jaxsched.policies.policy import Policy
+from jaxsched.policies.window import make_window, with_step_times
 from jaxsched.simulation.attempts import STOPPED, Attempts
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings, env_config, env_params, pairs_of

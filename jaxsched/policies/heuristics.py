@@ -29,9 +29,10 @@ from jaxsched.errors import UserError
 from jaxsched.policies.base import Act, choose_forward, find_faster, make_views, or_faster, place_or_forward
 from jaxsched.policies.filling import quantise
 from jaxsched.policies.looking_ahead import look_ahead
-from jaxsched.policies.offers import Window, accept, appraise, make_window, score, with_step_times
+from jaxsched.policies.offers import accept, appraise, score
 from jaxsched.policies.rules import RULES, Rule, View, by_racks, fastest, for_job
 from jaxsched.policies.spec import MATCH, STAY, PolicySpec
+from jaxsched.policies.window import Window, make_window, with_step_times
 from jaxsched.user_code import call, name_of
 from jaxsched.workload.jobs import WHOLE
 

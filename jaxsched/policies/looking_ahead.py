@@ -13,8 +13,9 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.dynamics.occupants import in_groups, in_servers, own_use
 from jaxsched.env.state import EnvParams
 from jaxsched.policies.filling import quantise
-from jaxsched.policies.offers import Leaving, Offers, Window, accept, appraise, make_view, score
+from jaxsched.policies.offers import Offers, accept, appraise, score
 from jaxsched.policies.rules import find_fast
+from jaxsched.policies.window import Leaving, Window, make_view
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import WHOLE
 

@@ -32,10 +32,11 @@ from jaxsched.env.state import (
 from jaxsched.policies.base import Act, find_faster, or_faster, place_or_forward
 from jaxsched.policies.filling import ahead
 from jaxsched.policies.looking_ahead import Hope, look_ahead
-from jaxsched.policies.offers import Offers, Window, appraise, make_window, score, with_step_times
+from jaxsched.policies.offers import Offers, appraise, score
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.rules import per_server
 from jaxsched.policies.spec import TO_ANY
+from jaxsched.policies.window import Window, make_window, with_step_times
 from jaxsched.semantics import CAPS
 from jaxsched.workload.jobs import make_job_list, to_table
 

@@ -11,8 +11,7 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.gpu_types import GPU_SPEEDS
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.dynamics.footprint import best_hardware
-from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.dynamics.footprint import best_hardware, relative_speed
 from jaxsched.dynamics.reference import ideal_slowdown, on_reference, profiles_on
 from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse

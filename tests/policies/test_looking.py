@@ -14,7 +14,8 @@ from jaxsched.env.stages import transition
 from jaxsched.env.state import PLACE, EnvConfig, make_params, wait_action
 from jaxsched.policies.looking_ahead import look_ahead
 from jaxsched.policies.menu import build_menu
-from jaxsched.policies.offers import appraise, make_window, score, with_step_times
+from jaxsched.policies.offers import appraise, score
+from jaxsched.policies.window import make_window, with_step_times
 from jaxsched.workload.jobs import make_job_list, to_table
 from jaxsched.workload.models import MODEL_NAMES
 

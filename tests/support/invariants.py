@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxsched.cluster.hardware import distinct_speeds
-from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.dynamics.footprint import relative_speed
 from jaxsched.env.environment import SHOWN
 from jaxsched.env.observation import observe
 from jaxsched.env.state import FINISHED, FORWARD, PLACE, RUNNING, STOP, WAIT, WAITING

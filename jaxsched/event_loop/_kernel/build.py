@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Bool, Float64, Int64
 
 from jaxsched.cluster.hardware import Cluster, distinct_speeds, workers_held
-from jaxsched.dynamics.gpu_types import relative_speed
+from jaxsched.dynamics.footprint import relative_speed
 from jaxsched.dynamics.interference import Interference
 from jaxsched.dynamics.sharing import LARGEST
 from jaxsched.env.extensions.gpu_sets import usable_groups
