@@ -55,7 +55,6 @@ def _at_lowest_prices(asked: _Asked) -> Int[Array, "J"]:
     The choice is kept from when it was found to fit: worked out again it could differ, at a price so near to a tie.
     """
     types, jobs = asked.total.shape[0], asked.value.shape[1]
-    halvings = _HALVINGS[types > 1]
     gain = (asked.value[1:] - asked.value[:1]) * (1.0 / jnp.maximum(asked.cost[1:], 1))  # a product is cheaper
     highest = 2.0 * jnp.maximum(jnp.where(jnp.isfinite(gain), gain, 0.0).max(), 1e-9)
 
@@ -76,7 +75,7 @@ def _at_lowest_prices(asked: _Asked) -> Int[Array, "J"]:
             return low, jnp.where(fits, price, high), jnp.where(fits, chosen, kept)
 
         begun = highest / _RANGE, prices[t], kept
-        _, high, kept = jax.lax.fori_loop(0, halvings + 1, halve, begun)
+        _, high, kept = jax.lax.fori_loop(0, _HALVINGS[types > 1] + 1, halve, begun)
         return prices.at[t].set(high), kept
 
     begun = jnp.full(types, highest), jnp.zeros(jobs, jnp.int32)

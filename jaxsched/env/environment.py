@@ -64,7 +64,8 @@ def initial_state(config: EnvConfig, params: EnvParams, jobs: JobTable, pairs: P
     (p, n, k), size = params.cluster.group_gpus.shape, layout_of(params.cluster).size
     _check_groups(config, params.cluster)
     usable = usable_groups(params.cluster, config.gpu_sets)
-    jobs = assign_homes(params.cluster, with_choice(config, with_fractions(config.shared_gpus, jobs)), usable)
+    jobs = with_choice(config, with_fractions(config.shared_gpus, jobs))
+    jobs = assign_homes(params.cluster, jobs, usable, config.largest_group)
     state = State(
         jobs=narrowed(config, params.cluster, params.profiles.compute_s.shape[-1], jobs),
         clock=jnp.int32(0),

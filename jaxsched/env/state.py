@@ -313,22 +313,23 @@ def queue_room(state: State) -> Int32[Array, "P"]:
     return room - (state.running.job >= 0).sum(-1) if state.faults.there else room
 
 
-def could_hold(
-    group_gpus: Int32[Array, "P N K"], workers: Int[Array, "*jobs"], gpus_per_worker: Int[Array, "*jobs"]
+def _could_hold(
+    gpus: Int32[Array, "P N K"], largest_group: int, workers: Int[Array, "*jobs"], wide: Int[Array, "*jobs"]
 ) -> Bool[Array, "*jobs P"]:
-    """Whether the gang fits a partition that is empty."""
-    capacity = group_capacity(group_gpus, gpus_per_worker[..., None, None, None]).sum((-1, -2))
-    return capacity >= workers[..., None]
+    """Whether an empty partition holds the gang. By width: a number for each job and group may be hundreds of GB."""
+    held = group_capacity(gpus[..., None], jnp.arange(1, largest_group + 1)).sum((1, 2)).T
+    enough = held[jnp.clip(wide, 1, largest_group) - 1] >= workers[..., None]
+    return enough & (wide <= largest_group)[..., None]
 
 
-def assign_homes(cluster: Cluster, jobs: JobTable, usable: Bool[Array, "A P N K"]) -> JobTable:
+def assign_homes(cluster: Cluster, jobs: JobTable, usable: Bool[Array, "A P N K"], largest_group: int) -> JobTable:
     """`jobs` with `home` moved to the next partition that could hold the gang, or -1 where none could."""
     # Of GPUs per worker that are constant, XLA would work out the capacities for every job while it compiles.
     wide, gpus = lax.optimization_barrier(jobs.gpus_per_worker), cluster.group_gpus
 
     def fits_on(gpus: Array) -> Array:
         if not jobs.asks.size:
-            return could_hold(gpus, jobs.workers, wide)
+            return _could_hold(gpus, largest_group, jobs.workers, wide)
         within = workers_within(cluster.reservable, jobs.asks.T[:, None, None])
         of_server = jnp.minimum(group_capacity(gpus, wide[:, None, None, None]).sum(-1), within)
         return of_server.sum(-1) >= jobs.workers[:, None]

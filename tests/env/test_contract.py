@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.bench.programs import environment_of, job_tables
 from jaxsched.cluster.build import build
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
@@ -329,6 +330,15 @@ def test_the_end_of_an_episode_is_observed_if_asked_for(pool):
         close(final, end, rtol=1e-6)
         close(obs, begin, rtol=1e-6)
         assert bool(truncated) == truncates and int(clock) == 0
+
+
+def test_homes_need_no_array_of_jobs_and_groups():
+    """4,096 servers and 131,072 jobs: such an array is 4 GB for one environment, and 16 of them ended in an error."""
+    config, cluster, params = environment_of("leaf-spine-4096", 64)
+    tables = jax.eval_shape(lambda: job_tables(cluster, config, 2))
+    start = jax.jit(jax.vmap(functools.partial(initial_state, config, params)))
+    memory = start.lower(tables).compile().memory_analysis()
+    assert memory.temp_size_in_bytes < 10 * memory.output_size_in_bytes
 
 
 @pytest.mark.slow
