@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxsched.bench.programs import (
+    CACHED,
     INTERVAL_S,
     LOAD,
     LONGEST_DURATION_S,
@@ -44,7 +46,8 @@ from jaxsched.workload.load import WorkloadOptions, get_workload
 
 LEAST_WALL_S = 3.0  # a timing goes on until it has run so long
 WARM_INTERVALS = 24  # on average, before the timing starts: two hours
-POOL = 64  # job lists that environments draw from when they start anew
+POOL = 64  # job lists that environments draw from when they start anew; `ALONE` for one environment
+ALONE = 8
 ROUNDS_ALONE, ROUNDS_TOGETHER = 1024, 128  # per call, of one environment and of several
 
 
@@ -54,7 +57,8 @@ class Timing:
 
     A decision is one turn of one scheduler that has not yet waited at this boundary, waiting included; for training it
     is a turn in which there was something to choose. `peak_memory_bytes` is what the compiled program holds: arguments,
-    results and temporary buffers.
+    results and temporary buffers. `decision_bytes` are read and written for a decision by XLA's count, which takes
+    every loop once: in rounds, for a scheduler's decision and a completion.
     """
 
     name: str
@@ -67,6 +71,7 @@ class Timing:
     compile_s: float
     peak_memory_bytes: int | None
     device: str
+    decision_bytes: float | None = None
 
 
 COLUMNS = tuple(field.name for field in dataclasses.fields(Timing))
@@ -99,7 +104,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     playing = jax.jit(jax.vmap(at_boundary))(states) if in_turns else states
     key = jax.random.key(0)
     begin = time.perf_counter()
-    pool = start_states(cluster, config, params, POOL)
+    pool = start_states(cluster, config, params, min(POOL, ALONE * num_envs))
     compiled = jax.jit(run, donate_argnums=0).lower(playing, params, pool, key).compile(loop_options())
     compile_s = time.perf_counter() - begin
     calls = 0
@@ -107,11 +112,13 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
         playing, _, _ = compiled(playing, params, pool, jax.random.fold_in(key, calls))
         calls += 1
 
-    decisions, jobs, wall_s, cpu_s = 0, 0, time.perf_counter(), time.process_time()
+    decisions, jobs, warm, wall_s, cpu_s = 0, 0, calls, time.perf_counter(), time.process_time()
     while time.perf_counter() - wall_s < LEAST_WALL_S:
         playing, made, done = compiled(playing, params, pool, jax.random.fold_in(key, calls))
         decisions, jobs, calls = decisions + int(made), jobs + int(done), calls + 1
     wall_s, cpu_s = time.perf_counter() - wall_s, time.process_time() - cpu_s
+    counted = (compiled.cost_analysis() or {}).get("bytes accessed")
+    each = (calls - warm) * rounds / decisions if in_turns else 1 / min(num_envs, CACHED)
     return Timing(
         name=f"environment/{policy}",
         num_envs=num_envs,
@@ -123,7 +130,19 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
         compile_s=compile_s,
         peak_memory_bytes=memory_bytes(compiled),
         device=device_name(),
+        decision_bytes=None if counted is None else counted * each,
     )
+
+
+def copied_bytes_s() -> float:
+    """Bytes that the device reads and writes in a second: the best of ten copies of 256 MiB, which no cache holds."""
+    array, times = jnp.zeros(2**26, jnp.float32), []
+    copy = jax.jit(lambda array: array + 1.0).lower(array).compile()
+    for _ in range(11):  # the first is slower
+        begin = time.perf_counter()
+        copy(array).block_until_ready()
+        times.append(time.perf_counter() - begin)
+    return 2 * array.nbytes / min(times)
 
 
 def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, schedulers: int | None = None) -> Timing:

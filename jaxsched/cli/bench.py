@@ -1,6 +1,7 @@
 """`jaxsched bench`: how fast this machine simulates and trains."""
 
 import dataclasses
+import functools
 import math
 import multiprocessing
 from collections.abc import Callable
@@ -22,7 +23,7 @@ Wall and CPU seconds are of the run alone, compilation stands apart. Takes a few
 Examples:
   jaxsched bench --json bench.json
   jaxsched bench --clusters leaf-spine-8 --num-envs 1 64 --no-training
-  jaxsched bench --clusters leaf-spine-1024 --schedulers 16 --num-envs 1 --policies pack --no-training
+  jaxsched bench --clusters leaf-spine-1024 --schedulers 16 --num-envs 1 --policies pack --no-training --roofline
 """
 
 
@@ -46,6 +47,8 @@ class Bench:
     """That cluster; it has 4 schedulers, or --schedulers."""
     path: Literal["auto", "cpu", "accelerator"] = "auto"
     """What environments and training are made for: see `train --path`. Simulations play rounds."""
+    roofline: bool = False
+    """Also show what a decision reads and writes as compiled, and what share that makes of a copy's bytes a second."""
     json: Output = None
     """Also write the rows as JSON."""
 
@@ -58,6 +61,7 @@ class Bench:
             bench_environment,
             bench_simulation,
             compiled_plays,
+            copied_bytes_s,
             jax_plays,
         )
         from jaxsched.cli.output import results, text
@@ -84,32 +88,37 @@ class Bench:
             parse(policy)
         if beyond := [policy for policy in self.simulate if not jax_plays(policy)]:
             raise UserError(f"--simulate: {beyond[0]!r} is for the event loop only; name it in --policies")
-        print(_line(HEADER), flush=True)
+        limit = copied_bytes_s() if self.roofline else None
+        if limit is not None:
+            print(f"a copy: {limit / 1e9:.1f} GB/s", flush=True)
+        shown = functools.partial(_shown, limit)
+        print(_line(HEADER if limit is None else (*HEADER[:-1], *OF_COPY, HEADER[-1])), flush=True)
         rows = []
         for cluster in self.clusters:
             for policy in self.policies:
                 with traced_for(None if self.path == AUTO else self.path):
                     if jax_plays(policy):
-                        rows += [_shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
+                        rows += [shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
                 if compiled_plays(cluster, policy, self.schedulers):
-                    rows += [_shown(bench_compiled(cluster, policy, n, self.schedulers)) for n in self.num_envs]
-            rows += [_shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
+                    rows += [shown(bench_compiled(cluster, policy, n, self.schedulers)) for n in self.num_envs]
+            rows += [shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
         if self.training:
-            rows.append(_shown(_in_process(_training, self.training_cluster, training_schedulers, self.path)))
+            rows.append(shown(_in_process(_training, self.training_cluster, training_schedulers, self.path)))
         with results() as write:
             write(self.json, text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n"))
 
 
 HEADER = ("name", "envs", "servers", "decisions/s", "jobs/CPU s", "wall s", "CPU s", "compile s", "memory MB", "device")
-_WIDTHS = (26, 5, 7, 11, 10, 7, 7, 9, 9, 6)
+OF_COPY = ("kB/decision", "of a copy")  # before the device, with --roofline
+_WIDTHS = (26, 5, 7, 11, 10, 7, 7, 9, 9, 11, 9)
 
 
 def _line(cells: tuple[str, ...]) -> str:
-    rest = (cell.rjust(width) for cell, width in zip(cells[1:-1], _WIDTHS[1:-1]))
+    rest = (cell.rjust(width) for cell, width in zip(cells[1:-1], _WIDTHS[1:]))
     return "  ".join([cells[0].ljust(_WIDTHS[0]), *rest, cells[-1]])
 
 
-def _shown(row: "Timing") -> "Timing":
+def _shown(limit: float | None, row: "Timing") -> "Timing":
     """Prints the row as soon as it is known, and returns it."""
 
     def number(value: float | None, digits: int = 0) -> str:
@@ -118,7 +127,11 @@ def _shown(row: "Timing") -> "Timing":
     memory = None if row.peak_memory_bytes is None else row.peak_memory_bytes / 1e6
     cells = (row.name, str(row.num_envs), str(row.servers), number(row.decisions_per_s), number(row.jobs_per_cpu_s))
     times = tuple(number(value, 2) for value in (row.wall_s, row.cpu_s, row.compile_s))
-    print(_line((*cells, *times, number(memory, 1), row.device)), flush=True)
+    reads, per_s = row.decision_bytes, row.decisions_per_s
+    both = reads is not None and per_s is not None and limit is not None
+    share = f"{reads * per_s / limit:.1%}" if both else "–"
+    of_copy = () if limit is None else (number(reads and reads / 1e3), share)
+    print(_line((*cells, *times, number(memory, 1), *of_copy, row.device)), flush=True)
     return row
 
 

@@ -33,11 +33,6 @@ class Quantiles:
     sizes: Int32[np.ndarray, "S"]  # the GPU counts that occur, ascending
     counts: Int64[np.ndarray, "S"]  # jobs of each size
 
-    @property
-    def size_probabilities(self) -> Float64[np.ndarray, "S"]:
-        """Shares of the jobs."""
-        return self.counts / self.counts.sum()
-
 
 def gpu_class(num_gpus: Int[np.ndarray, "*batch"]) -> Int[np.ndarray, "*batch"]:
     """Index into GPU_CLASSES of GPU counts >= 1."""

@@ -89,20 +89,24 @@ def test_evaluate_in_a_process_of_its_own(tmp_path):
 
 
 @pytest.mark.long
-def test_bench_writes_rows(tmp_path):
+def test_bench_writes_rows(tmp_path, capsys):
     report = tmp_path / "bench.json"
     main(
         ["bench", "--clusters", "leaf-spine-1", "--num-envs", "1", "--policies", "first-fit", "--simulate"]
-        + ["--no-training", "--json", str(report)]
+        + ["--no-training", "--roofline", "--json", str(report)]
     )
+    copy, header, shown, other = capsys.readouterr().out.splitlines()[:4]
+    assert copy.startswith("a copy: ") and copy.endswith(" GB/s") and "kB/decision  of a copy" in header
+    assert "%" in shown and "%" not in other
     row, compiled = json.loads(report.read_text())
     assert compiled["name"] == "compiled/first-fit" and compiled["jobs_per_cpu_s"] > row["jobs_per_cpu_s"]
     assert row["name"] == "environment/first-fit" and row["num_envs"] == row["servers"] == 1
     assert row["decisions_per_s"] > 0 and row["wall_s"] >= 1.0 and row["compile_s"] > 0 and row["peak_memory_bytes"] > 0
     assert set(row) == set(compiled) == {
         "name", "num_envs", "servers", "decisions_per_s", "jobs_per_cpu_s", "wall_s", "cpu_s", "compile_s",
-        "peak_memory_bytes", "device",
+        "peak_memory_bytes", "device", "decision_bytes",
     }  # fmt: skip
+    assert row["decision_bytes"] > 0 and compiled["decision_bytes"] is None
 
 
 def test_plain_progress_has_rate_and_time_left(capsys, monkeypatch):
