@@ -40,7 +40,8 @@ def first_weights(checkpoint: str, freeze: Sequence[str], network: SchedulerNetw
         found = ", ".join(f"{name} {other[name]}" for name in wrong)
         wanted = ", ".join(f"{name} {getattr(network, name)}" for name in wrong)
         raise UserError(f"start: checkpoint {folder}: its network has {found}, should have {wanted}")
-    weights = load_policy(folder).weights
+    with jax.ensure_compile_time_eval():  # a run reads them while its first program is traced
+        weights = load_policy(folder).weights
     if jax.tree.map(jnp.shape, weights) != jax.tree.map(jnp.shape, drawn):
         raise UserError(f"start: checkpoint {folder}: its flat network is for clusters of other sizes")
     return jax.tree.map(jnp.asarray, weights)

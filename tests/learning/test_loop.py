@@ -324,11 +324,12 @@ def test_a_run_that_was_killed_and_resumed_ends_like_one_that_never_was(tmp_path
 
 
 def test_a_run_begins_with_the_weights_of_a_checkpoint(whole, config, setting, state):
-    """Compared without compiling anything: the parts that are drawn anew are there, and not taken."""
+    """In a program, as a run reads them: the parts that are drawn anew are there, and not taken."""
     folder, _ = whole
     trained = load_policy(folder / POLICY_FOLDER).weights
     begin = str(folder / POLICY_FOLDER), ("critic",)
-    jax.tree.map(np.testing.assert_array_equal, first_weights(*begin, setting.network, state.weights), trained)
+    taken = jax.jit(lambda drawn: first_weights(*begin, setting.network, drawn))(state.weights)
+    jax.tree.map(np.testing.assert_array_equal, taken, trained)
     assert first_weights("", (), setting.network, state.weights) is state.weights
     with pytest.raises(UserError, match=r"freeze: 'critik' should be one of .*critic"):
         first_weights("", ("critik",), setting.network, state.weights)
