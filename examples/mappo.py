@@ -1,7 +1,7 @@
 """Multi-agent PPO: the learner of `ppo.py`, with a critic that knows more than the actors.
 
-A scheduler chooses by its own options, as in `ppo.py`. What that is worth is judged by all that all schedulers see
-(`env.world_state`), so the critic is for clusters of this size only. The actor plays any.
+A scheduler chooses by its own options, as in `ppo.py`. What that is worth is judged by its own features and the mean of
+all schedulers' features, so the critic is for partitions of this size only. The actor plays any.
 
     python examples/mappo.py 0 120      seed and updates, as of ppo.py
 """

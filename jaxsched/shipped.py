@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from jaxsched.errors import UserError
+
 CHECKPOINTS, CONFIGS, EXAMPLES = KINDS = ("checkpoints", "configs", "examples")
 _PACKAGE = Path(__file__).parent
 _LONGEST = 200  # characters; files cannot have names of any length
@@ -19,6 +21,14 @@ def find(kind: str, name: str) -> Path | None:
     if place is None or not 0 < len(name) <= _LONGEST or Path(name).name != name:
         return None
     return place / name if (place / name).exists() else None
+
+
+def resolve(kind: str, name: str) -> Path:
+    """The shipped file or folder of that name, or the path. UserError, with the names, if it is neither."""
+    found = find(kind, name) or Path(name)
+    if not found.exists():
+        raise UserError(f"{name}: no such file or folder; shipped {kind} are {', '.join(names(kind))}")
+    return found
 
 
 def names(kind: str) -> tuple[str, ...]:

@@ -72,5 +72,6 @@ def _line(function: Any, error: Exception) -> str:
 
 
 def _said(error: Exception) -> str:
-    kind = type(error).__name__
-    return ": ".join([kind, _HINTS.get(kind) or " ".join(str(error).split())[:300]])
+    kind, text = type(error).__name__, " ".join(str(error).split())
+    hint = _NOT_KNOWN if text.startswith("The truth value of an array") else _HINTS.get(kind)
+    return f"{kind}: {hint or text[:300]}"

@@ -88,6 +88,11 @@ class MenuEnv:
     draw: Callable[[int], State] | None = None  # start states of other jobs, by a seed
     observation: str = ROWS  # one of `OBSERVATIONS`
 
+    def __post_init__(self) -> None:
+        if self.rewarder is not None:  # a mistake in it is told now, not in the first step
+            start = jax.tree.map(lambda leaf: leaf[0], self.params.starts)
+            jax.eval_shape(self.reward_of, start, start, self.params.env)
+
     def __repr__(self) -> str:
         p, n, _ = self.params.env.cluster.shape
         gpus, (episodes, jobs) = total_gpus(self.params.env.cluster), self.params.starts.jobs.arrival.shape
@@ -184,9 +189,9 @@ class MenuEnv:
 
     @checked
     def step_env(
-        self, turn: Turn, action: Int32[Array, "P"], params: Episodes | None = None
+        self, key: PRNGKeyArray, turn: Turn, action: Int32[Array, "P"], params: Episodes | None = None
     ) -> tuple[Seen, Turn, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
-        """`step` that does not begin the next episode: of an end it shows what was reached there."""
+        """`step` that does not begin the next episode: of an end it shows what was reached there. It draws nothing."""
         params = self.params if params is None else params
         after, reward, terminated, truncated, info = self._play(turn, action, params)
         turn = self._shown(params.env, after)
@@ -207,6 +212,7 @@ class MenuEnv:
         params = self.params if params is None else params
         return self._show(Offered(params.env, turn.state, turn.observation, turn.menu))
 
+    @checked
     def world_state(self, turn: Turn) -> Float32[Array, "PF"]:
         """All that all schedulers see, in a row: for critics that know more than actors."""
         return show_menu(turn.observation, turn.menu)["features"].reshape(-1)
@@ -275,10 +281,15 @@ class MenuEnv:
         intervals = jnp.maximum(info["boundary"] - turn.state.clock, 0)
         info |= {"intervals": intervals, "elapsed_s": intervals * params.env.interval_s}
         if self.rewarder is not None:
-            who = f"reward {name_of(self.rewarder)}"
-            reward = call(who, self.rewarder, turn.state, state_of(after), params.env)
-            check_shape(who, reward, action.shape, "a reward for each scheduler")
+            reward = self.reward_of(turn.state, state_of(after), params.env)
         return after, reward, terminated, truncated, info
+
+    def reward_of(self, before: State, after: State, params: EnvParams) -> Float32[Array, "P"]:
+        """What the user's function says of a step. UserError if it fails, or gives no reward for each scheduler."""
+        who = f"reward {name_of(self.rewarder)}"
+        reward = call(who, self.rewarder, before, after, params)  # pyright: ignore[reportArgumentType]
+        check_shape(who, reward, before.queue.shape[:1], "a reward for each scheduler")
+        return reward
 
     def _shown(self, params: EnvParams, played: State | Playing) -> Turn:
         state = to_decide(played)

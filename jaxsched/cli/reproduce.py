@@ -82,7 +82,7 @@ class Reproduce:
         from jaxsched.machine import versions
         from jaxsched.policies import evolved
 
-        folder = shipped.find(shipped.CHECKPOINTS, self.name) or Path(self.name)
+        folder = shipped.resolve(shipped.CHECKPOINTS, self.name)
         if self.plan:
             print(*_plan(folder), sep="\n")
             return

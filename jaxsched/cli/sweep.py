@@ -146,7 +146,7 @@ class Table:
     aggregate: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """All tests together, instead of a ranking by one figure."""
     against: Annotated[str | None, optional("POINT")] = None
-    """With --aggregate: the point that all others are compared with (default: untrained)."""
+    """With --aggregate: the point that all others are compared with (default: untrained, or the last of the table)."""
 
     def run(self) -> None:
         """Read, rank, print, write. UserError on any mistake."""

@@ -51,6 +51,8 @@ def learn(options: Any) -> None:
     try:
         with Display(["train"], config.generations, "generations") as display:
             say_if_compiling(display)
+            if options.resume is None:
+                display.update("train", 0, 0.0, over=False)  # the first generation may take a minute
             policy = train_evolved(
                 config,
                 folder,

@@ -128,7 +128,7 @@ def intervals(places: Sequence[tuple[str, float, Interval]], xlabel: str, path: 
 def lines(
     series: Mapping[str, Sequence[tuple[float, float, Interval]]], labels: tuple[str, str], path: str | Path
 ) -> None:
-    """A line per name through spots (x, mean, interval), with the interval as a band."""
+    """A line per name through spots (x, mean, interval), with the interval, if there is one, as a band."""
     figure, axes = _axes()
     for i, (name, spots) in enumerate(series.items()):
         x, mean = ([spot[column] for spot in spots] for column in (0, 1))
@@ -136,7 +136,8 @@ def lines(
         axes.fill_between(
             x, *([end[side] for _, _, end in spots] for side in (0, 1)), alpha=0.15, color=_look(i)["color"]
         )
-    axes.set(xlabel=labels[0], ylabel=f"{labels[1]}, 95% interval over seeds")
+    several = any(low < high for spots in series.values() for _, _, (low, high) in spots)
+    axes.set(xlabel=labels[0], ylabel=labels[1] + ", 95% interval over seeds" * several)
     _name_lines(axes)
     axes.grid(alpha=0.3)
     _save(figure, path)

@@ -55,7 +55,7 @@ def network_of(checkpoint: str) -> dict[str, Any]:
 
 
 def _folder_of(checkpoint: str) -> Path:
-    return shipped.find(shipped.CHECKPOINTS, checkpoint) or Path(checkpoint)
+    return shipped.resolve(shipped.CHECKPOINTS, checkpoint)
 
 
 def has_untrained(run_dir: Path) -> bool:

@@ -34,7 +34,7 @@ LATER_FIELDS = tuple(field.name for field in dataclasses.fields(Discipline) if f
 
 
 def save_policy(
-    folder: Path,
+    folder: str | Path,
     network: SchedulerNetwork,
     weights: PyTree,
     queue: Discipline,
@@ -59,7 +59,7 @@ def save_policy(
     """
     shape = {name: getattr(network, name) for name in NETWORK_FIELDS}
     needs = {"network": shape, "queue": dataclasses.asdict(queue), "max_forwards": max_forwards, "sizes": sizes}
-    cards.write(folder, WHAT, weights, needs | card)
+    cards.write(Path(folder), WHAT, weights, needs | card)
 
 
 def add_to_card(folder: Path, **entries: Any) -> None:
