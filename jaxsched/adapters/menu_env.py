@@ -286,8 +286,9 @@ class MenuEnv:
 
     def reward_of(self, before: State, after: State, params: EnvParams) -> Float32[Array, "P"]:
         """What the user's function says of a step. UserError if it fails, or gives no reward for each scheduler."""
+        assert self.rewarder is not None
         who = f"reward {name_of(self.rewarder)}"
-        reward = call(who, self.rewarder, before, after, params)  # pyright: ignore[reportArgumentType]
+        reward = call(who, self.rewarder, before, after, params)
         check_shape(who, reward, before.queue.shape[:1], "a reward for each scheduler")
         return reward
 

@@ -127,10 +127,11 @@ def _shown(limit: float | None, row: "Timing") -> "Timing":
     memory = None if row.peak_memory_bytes is None else row.peak_memory_bytes / 1e6
     cells = (row.name, str(row.num_envs), str(row.servers), number(row.decisions_per_s), number(row.jobs_per_cpu_s))
     times = tuple(number(value, 2) for value in (row.wall_s, row.cpu_s, row.compile_s))
-    reads, per_s = row.decision_bytes, row.decisions_per_s
-    both = reads is not None and per_s is not None and limit is not None
-    share = f"{reads * per_s / limit:.1%}" if both else "–"
-    of_copy = () if limit is None else (number(reads and reads / 1e3), share)
+    of_copy: tuple[str, ...] = ()
+    if limit is not None:
+        of_copy = "–", "–"
+        if row.decision_bytes is not None and row.decisions_per_s is not None:
+            of_copy = number(row.decision_bytes / 1e3), f"{row.decision_bytes * row.decisions_per_s / limit:.1%}"
     print(_line((*cells, *times, number(memory, 1), *of_copy, row.device)), flush=True)
     return row
 
