@@ -69,7 +69,7 @@ class GymnaxEnv(Environment):
     ) -> tuple[Float32[Array, "F"], Turn, Array, Array, Info]:
         """A decision round that begins no next episode: `(obs, state, reward, terminated, info)`, as gymnax has it."""
         action = jnp.reshape(jnp.asarray(action), (1,))
-        seen, turn, reward, terminated, truncated, info = self.env.env.step_env(key, state, action, params)
+        seen, turn, reward, terminated, truncated, info = self.env.env.step_env(state, action, params)
         return row(seen)["features"], turn, reward[0], terminated, info | {"truncated": truncated}
 
     def action_mask(self, state: Turn) -> Bool[Array, "A"]:

@@ -189,9 +189,9 @@ class MenuEnv:
 
     @checked
     def step_env(
-        self, key: PRNGKeyArray, turn: Turn, action: Int32[Array, "P"], params: Episodes | None = None
+        self, turn: Turn, action: Int32[Array, "P"], params: Episodes | None = None
     ) -> tuple[Seen, Turn, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
-        """`step` that does not begin the next episode: of an end it shows what was reached there. It draws nothing."""
+        """`step` that begins no next episode, so it needs no key: of an end it shows what was reached there."""
         params = self.params if params is None else params
         after, reward, terminated, truncated, info = self._play(turn, action, params)
         turn = self._shown(params.env, after)
