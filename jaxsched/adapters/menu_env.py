@@ -90,8 +90,8 @@ class MenuEnv:
 
     def __post_init__(self) -> None:
         if self.rewarder is not None:  # a mistake in it is told now, not in the first step
-            start = jax.tree.map(lambda leaf: leaf[0], self.params.starts)
-            jax.eval_shape(self.reward_of, start, start, self.params.env)
+            starts, params = self.params.starts, self.params.env
+            jax.eval_shape(jax.vmap(lambda start: self.reward_of(start, start, params)), starts)
 
     def __repr__(self) -> str:
         p, n, _ = self.params.env.cluster.shape
@@ -287,8 +287,7 @@ class MenuEnv:
     def reward_of(self, before: State, after: State, params: EnvParams) -> Float32[Array, "P"]:
         """What the user's function says of a step. UserError if it fails, or gives no reward for each scheduler."""
         assert self.rewarder is not None
-        who = f"reward {name_of(self.rewarder)}"
-        reward = call(who, self.rewarder, before, after, params)
+        reward = call(who := f"reward {name_of(self.rewarder)}", self.rewarder, before, after, params)
         check_shape(who, reward, before.queue.shape[:1], "a reward for each scheduler")
         return reward
 

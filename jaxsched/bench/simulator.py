@@ -10,6 +10,7 @@ import dataclasses
 import os
 import platform
 import time
+import timeit
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,7 @@ from jaxsched.workload.load import WorkloadOptions, get_workload
 
 LEAST_WALL_S = 3.0  # a timing goes on until it has run so long
 WARM_INTERVALS = 24  # on average, before the timing starts: two hours
-POOL = 64  # job lists that environments draw from when they start anew; `ALONE` for one environment
-ALONE = 8
+POOL = 64  # job lists that environments draw from when they start anew; 8 for one environment
 ROUNDS_ALONE, ROUNDS_TOGETHER = 1024, 128  # per call, of one environment and of several
 
 
@@ -57,8 +57,7 @@ class Timing:
 
     A decision is one turn of one scheduler that has not yet waited at this boundary, waiting included; for training it
     is a turn in which there was something to choose. `peak_memory_bytes` is what the compiled program holds: arguments,
-    results and temporary buffers. `decision_bytes` are read and written for a decision by XLA's count, which takes
-    every loop once: in rounds, for a scheduler's decision and a completion.
+    results and temporary buffers. `decision_bytes`: read and written for a decision, by XLA's count, each loop once.
     """
 
     name: str
@@ -72,9 +71,6 @@ class Timing:
     peak_memory_bytes: int | None
     device: str
     decision_bytes: float | None = None
-
-
-COLUMNS = tuple(field.name for field in dataclasses.fields(Timing))
 
 
 def device_name() -> str:
@@ -104,7 +100,7 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     playing = jax.jit(jax.vmap(at_boundary))(states) if in_turns else states
     key = jax.random.key(0)
     begin = time.perf_counter()
-    pool = start_states(cluster, config, params, min(POOL, ALONE * num_envs))
+    pool = start_states(cluster, config, params, min(POOL, 8 * num_envs))
     compiled = jax.jit(run, donate_argnums=0).lower(playing, params, pool, key).compile(loop_options())
     compile_s = time.perf_counter() - begin
     calls = 0
@@ -136,13 +132,9 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
 
 def copied_bytes_s() -> float:
     """Bytes that the device reads and writes in a second: the best of ten copies of 256 MiB, which no cache holds."""
-    array, times = jnp.zeros(2**26, jnp.float32), []
-    copy = jax.jit(lambda array: array + 1.0).lower(array).compile()
-    for _ in range(11):  # the first is slower
-        begin = time.perf_counter()
-        copy(array).block_until_ready()
-        times.append(time.perf_counter() - begin)
-    return 2 * array.nbytes / min(times)
+    array, copy = jnp.zeros(2**26, jnp.float32), jax.jit(lambda array: array + 1.0)
+    seconds = timeit.repeat(lambda: copy(array).block_until_ready(), number=1, repeat=11)  # the first compiles
+    return 2 * array.nbytes / min(seconds)
 
 
 def bench_simulation(cluster_name: str, policy: str, num_jobs: int = 1000, schedulers: int | None = None) -> Timing:

@@ -1,7 +1,6 @@
 """`jaxsched bench`: how fast this machine simulates and trains."""
 
 import dataclasses
-import functools
 import math
 import multiprocessing
 from collections.abc import Callable
@@ -48,7 +47,7 @@ class Bench:
     path: Literal["auto", "cpu", "accelerator"] = "auto"
     """What environments and training are made for: see `train --path`. Simulations play rounds."""
     roofline: bool = False
-    """Also show what a decision reads and writes as compiled, and what share that makes of a copy's bytes a second."""
+    """Also show what share of a copy's bytes a second decisions read and write, as compiled."""
     json: Output = None
     """Also write the rows as JSON."""
 
@@ -88,11 +87,9 @@ class Bench:
             parse(policy)
         if beyond := [policy for policy in self.simulate if not jax_plays(policy)]:
             raise UserError(f"--simulate: {beyond[0]!r} is for the event loop only; name it in --policies")
-        limit = copied_bytes_s() if self.roofline else None
-        if limit is not None:
-            print(f"a copy: {limit / 1e9:.1f} GB/s", flush=True)
-        shown = functools.partial(_shown, limit)
-        print(_line(HEADER if limit is None else (*HEADER[:-1], *OF_COPY, HEADER[-1])), flush=True)
+        copied = copied_bytes_s() if self.roofline else math.nan
+        print(f"a copy: {copied / 1e9:.1f} GB/s\n" * self.roofline + _line(HEADER), flush=True)
+        shown = lambda row: _shown(copied, row)
         rows = []
         for cluster in self.clusters:
             for policy in self.policies:
@@ -108,9 +105,9 @@ class Bench:
             write(self.json, text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n"))
 
 
-HEADER = ("name", "envs", "servers", "decisions/s", "jobs/CPU s", "wall s", "CPU s", "compile s", "memory MB", "device")
-OF_COPY = ("kB/decision", "of a copy")  # before the device, with --roofline
-_WIDTHS = (26, 5, 7, 11, 10, 7, 7, 9, 9, 11, 9)
+HEADER = ("name", "envs", "servers", "decisions/s", "jobs/CPU s", "wall s", "CPU s", "compile s", "memory MB",
+          "kB/decision", "of copy", "device")  # fmt: skip
+_WIDTHS = (26, 5, 7, 11, 10, 7, 7, 9, 9, 11, 7)
 
 
 def _line(cells: tuple[str, ...]) -> str:
@@ -118,7 +115,7 @@ def _line(cells: tuple[str, ...]) -> str:
     return "  ".join([cells[0].ljust(_WIDTHS[0]), *rest, cells[-1]])
 
 
-def _shown(limit: float | None, row: "Timing") -> "Timing":
+def _shown(copied: float, row: "Timing") -> "Timing":
     """Prints the row as soon as it is known, and returns it."""
 
     def number(value: float | None, digits: int = 0) -> str:
@@ -127,12 +124,10 @@ def _shown(limit: float | None, row: "Timing") -> "Timing":
     memory = None if row.peak_memory_bytes is None else row.peak_memory_bytes / 1e6
     cells = (row.name, str(row.num_envs), str(row.servers), number(row.decisions_per_s), number(row.jobs_per_cpu_s))
     times = tuple(number(value, 2) for value in (row.wall_s, row.cpu_s, row.compile_s))
-    of_copy: tuple[str, ...] = ()
-    if limit is not None:
-        of_copy = "–", "–"
-        if row.decision_bytes is not None and row.decisions_per_s is not None:
-            of_copy = number(row.decision_bytes / 1e3), f"{row.decision_bytes * row.decisions_per_s / limit:.1%}"
-    print(_line((*cells, *times, number(memory, 1), *of_copy, row.device)), flush=True)
+    read = math.nan if row.decision_bytes is None else row.decision_bytes
+    share = read * (row.decisions_per_s or math.nan) / copied
+    limits = number(row.decision_bytes and read / 1e3), "–" if math.isnan(share) else f"{share:.1%}"
+    print(_line((*cells, *times, number(memory, 1), *limits, row.device)), flush=True)
     return row
 
 

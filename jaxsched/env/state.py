@@ -318,8 +318,7 @@ def _could_hold(
 ) -> Bool[Array, "*jobs P"]:
     """Whether an empty partition holds the gang. By width: a number for each job and group may be hundreds of GB."""
     held = group_capacity(gpus[..., None], jnp.arange(1, largest_group + 1)).sum((1, 2)).T
-    enough = held[jnp.clip(wide, 1, largest_group) - 1] >= workers[..., None]
-    return enough & (wide <= largest_group)[..., None]
+    return (held[jnp.clip(wide, 1, largest_group) - 1] >= workers[..., None]) & (wide <= largest_group)[..., None]
 
 
 def assign_homes(cluster: Cluster, jobs: JobTable, usable: Bool[Array, "A P N K"], largest_group: int) -> JobTable:

@@ -35,7 +35,7 @@ def first_weights(checkpoint: str, freeze: Sequence[str], network: SchedulerNetw
         raise UserError(f"start: freeze: {wrong[0]!r} should be one of {', '.join(parts)}")
     if not checkpoint:
         return drawn
-    folder, other = _folder_of(checkpoint), network_of(checkpoint)
+    folder, other = shipped.resolve(shipped.CHECKPOINTS, checkpoint), network_of(checkpoint)
     if wrong := [name for name, value in other.items() if getattr(network, name) != value]:
         found = ", ".join(f"{name} {other[name]}" for name in wrong)
         wanted = ", ".join(f"{name} {getattr(network, name)}" for name in wrong)
@@ -49,13 +49,9 @@ def first_weights(checkpoint: str, freeze: Sequence[str], network: SchedulerNetw
 
 def network_of(checkpoint: str) -> dict[str, Any]:
     """What a checkpoint's network is like, by field. UserError if it is none."""
-    folder = _folder_of(checkpoint)
+    folder = shipped.resolve(shipped.CHECKPOINTS, checkpoint)
     network = check_card(str(folder), read_card(folder))[0]
     return {name: getattr(network, name) for name in NETWORK_FIELDS}
-
-
-def _folder_of(checkpoint: str) -> Path:
-    return shipped.resolve(shipped.CHECKPOINTS, checkpoint)
 
 
 def has_untrained(run_dir: Path) -> bool:

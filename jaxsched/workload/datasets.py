@@ -149,11 +149,6 @@ def data_dirs() -> list[Path]:
     return [Path(given), *folders, cache_dir()] if given else [*folders, cache_dir()]
 
 
-def data_dir() -> Path | None:
-    """The first folder of `data_dirs` that exists and has a `traces` folder, or None."""
-    return next((folder for folder in data_dirs() if (folder / "traces").is_dir()), None)
-
-
 def find(name: str) -> Path:
     """The local file of a data set. UserError if it is nowhere, with the places and the way to get it."""
     dataset = get_dataset(name)

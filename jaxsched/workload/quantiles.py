@@ -12,13 +12,11 @@ import functools
 import importlib.resources
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, Float64, Int, Int32, Int64
 
 from jaxsched.errors import UserError
-from jaxsched.io.files import write_text
 from jaxsched.workload.jobs import JobList
 
 GPU_CLASSES = (1, 2, 4, 8, 16)  # the smallest GPU count of each class
@@ -100,17 +98,6 @@ def draw_durations(
     logs = np.log(quantiles.duration_s)
     columns = np.array([np.interp(uniform, LEVELS, row) for row in logs])
     return np.exp(np.take_along_axis(columns, gpu_class(num_gpus)[None], 0)[0])
-
-
-def save_quantiles(path: Path, quantiles: Quantiles, provenance: dict[str, str]) -> None:
-    """Writes `quantiles` as JSON, one class per line."""
-    rows = ",\n".join(f"  {json.dumps(row.tolist())}" for row in quantiles.duration_s)
-    write_text(
-        path,
-        f'{{"provenance": {json.dumps(provenance, indent=1)},\n"gpu_classes": {json.dumps(GPU_CLASSES)},\n'
-        f'"levels": {json.dumps(LEVELS.tolist())},\n"duration_s": [\n{rows}],\n'
-        f'"sizes": {json.dumps(quantiles.sizes.tolist())},\n"counts": {json.dumps(quantiles.counts.tolist())}}}\n',
-    )
 
 
 @functools.cache

@@ -3,11 +3,12 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxsched.calibration.fitting import folds
-from jaxsched.calibration.interference.fit import adapt, fit, predict_ratios
+from jaxsched.calibration.interference.fit import adapt_subsets, fit, predict_ratios
 from jaxsched.calibration.interference.predict import slowdowns
 from jaxsched.calibration.interference.references import NAMES
 from jaxsched.calibration.interference.validate import errors, leave_family_out, predict_out_of_fold
@@ -65,6 +66,24 @@ def only(measured, kept):
     place = np.searchsorted(used, np.arange(len(part.items)))
     items = tuple(part.items[i] for i in used)
     return dataclasses.replace(part, items=items, victim=place[part.victim], aggressor=place[part.aggressor])
+
+
+def adapt(fitted, measured):
+    """`fitted` with the items of `measured` that it does not know, from however few rows, without refitting the rest.
+
+    Rows between known items are ignored. No rows at all leave the new items at their prior.
+    """
+    vocabulary = fitted.vocabulary.extend(measured.items)
+    fresh = np.arange(len(vocabulary.columns)) >= len(fitted.vocabulary.columns)
+    theta = jnp.asarray(fitted.parameters["theta"])
+    wider = jnp.concatenate([theta, jnp.zeros((len(theta), int(fresh.sum()), theta.shape[-1]), theta.dtype)], 1)
+    base = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], fitted.parameters | {"theta": wider})
+    weight = np.ones((1, len(measured.ratio)), np.float32)
+    found = adapt_subsets(base, measured, vocabulary, weight, fresh[None], fitted.settings)
+    known = {item.key for item in fitted.items}
+    items = fitted.items + tuple(item for item in measured.items if item.key not in known)
+    parameters = jax.tree.map(lambda leaf: leaf[0], found)
+    return dataclasses.replace(fitted, vocabulary=vocabulary, items=items, parameters=parameters)
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ import pytest
 from jaxsched.calibration.transformer import COLUMNS, errors, fit_constants, read_iterations
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
-from jaxsched.workload.datasets import data_dir
 from jaxsched.workload.transformer import (
     CONSTANTS,
     PARTS,
@@ -19,6 +18,7 @@ from jaxsched.workload.transformer import (
     make_plans,
     predict_iteration_s,
 )
+from tests.support.data import data_dir
 
 HEADER = ",".join(("# GPUs", *COLUMNS, "iteration time (ms)")) + "\n"
 ROW = "4,1024,8,16,512,16,2,2,1,2,250\n"  # GPUs, then as `COLUMNS`

@@ -96,7 +96,7 @@ def test_bench_writes_rows(tmp_path, capsys):
         + ["--no-training", "--roofline", "--json", str(report)]
     )
     copy, header, shown, other = capsys.readouterr().out.splitlines()[:4]
-    assert copy.startswith("a copy: ") and copy.endswith(" GB/s") and "kB/decision  of a copy" in header
+    assert copy.startswith("a copy: ") and copy.endswith(" GB/s") and "kB/decision  of copy" in header
     assert "%" in shown and "%" not in other
     row, compiled = json.loads(report.read_text())
     assert compiled["name"] == "compiled/first-fit" and compiled["jobs_per_cpu_s"] > row["jobs_per_cpu_s"]

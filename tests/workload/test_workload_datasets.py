@@ -6,7 +6,8 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.workload import datasets
-from jaxsched.workload.datasets import DATASETS, cache_dir, data_dir, data_dirs, fetch, find
+from jaxsched.workload.datasets import DATASETS, cache_dir, data_dirs, fetch, find
+from tests.support.data import data_dir
 
 
 @pytest.fixture

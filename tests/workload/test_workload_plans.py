@@ -9,7 +9,6 @@ import pytest
 from jaxsched.calibration.transformer import read_iterations
 from jaxsched.errors import UserError
 from jaxsched.workload.catalogue import get_catalogue
-from jaxsched.workload.datasets import data_dir
 from jaxsched.workload.jobs import make_job_list
 from jaxsched.workload.models import CATALOGUE, profiles
 from jaxsched.workload.plans import (
@@ -23,6 +22,7 @@ from jaxsched.workload.plans import (
 )
 from jaxsched.workload.traces import read_trace
 from jaxsched.workload.transformer import VOCABULARY, iteration_parts, load_constants, make_plans
+from tests.support.data import data_dir
 
 SMALL = Transformer(hidden=64, layers=8, heads=4, sequence=100)
 PLAN = Plan(tensor=2, data=4, pipeline=2, micro_batch=3, global_batch=24)

@@ -1,3 +1,4 @@
+import importlib.resources
 import json
 
 import numpy as np
@@ -13,7 +14,6 @@ from jaxsched.workload.quantiles import (
     gpu_class,
     mean_duration_s,
     philly_quantiles,
-    save_quantiles,
     solve_scale,
 )
 
@@ -84,9 +84,16 @@ def test_fit_needs_every_class():
         fit_quantiles(make_job_list([0, 0, 0], 1, [1, 2, 4]))
 
 
-def test_save_writes_what_is_read(tmp_path):
-    path = tmp_path / "q.json"
-    save_quantiles(path, philly_quantiles(), {"trace": "a"})
-    data = json.loads(path.read_text())
-    assert data["duration_s"] == philly_quantiles().duration_s.tolist() and data["levels"] == LEVELS.tolist()
-    assert data["provenance"] == {"trace": "a"} and data["gpu_classes"] == list(GPU_CLASSES)
+def as_json(quantiles, provenance):
+    """The text of the shipped file, one class per line."""
+    rows = ",\n".join(f"  {json.dumps(row.tolist())}" for row in quantiles.duration_s)
+    return (
+        f'{{"provenance": {json.dumps(provenance, indent=1)},\n"gpu_classes": {json.dumps(GPU_CLASSES)},\n'
+        f'"levels": {json.dumps(LEVELS.tolist())},\n"duration_s": [\n{rows}],\n'
+        f'"sizes": {json.dumps(quantiles.sizes.tolist())},\n"counts": {json.dumps(quantiles.counts.tolist())}}}\n'
+    )
+
+
+def test_the_shipped_file_is_what_is_read():
+    shipped = importlib.resources.files("jaxsched.workload").joinpath("data/philly_quantiles.json").read_text()
+    assert as_json(philly_quantiles(), json.loads(shipped)["provenance"]) == shipped

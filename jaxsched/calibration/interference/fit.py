@@ -93,24 +93,6 @@ def adapt_subsets(
     return _descend(settings, model, start, trained, _data(measured, vocabulary, settings), weight, keys)
 
 
-def adapt(fitted: Fitted, measured: Measurements) -> Fitted:
-    """`fitted` with the items of `measured` that it does not know, from however few rows, without refitting the rest.
-
-    Rows between known items are ignored. No rows at all leave the new items at their prior.
-    """
-    vocabulary = fitted.vocabulary.extend(measured.items)
-    fresh = np.arange(len(vocabulary.columns)) >= len(fitted.vocabulary.columns)
-    theta = jnp.asarray(fitted.parameters["theta"])
-    wider = jnp.concatenate([theta, jnp.zeros((len(theta), int(fresh.sum()), theta.shape[-1]), theta.dtype)], 1)
-    base = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], fitted.parameters | {"theta": wider})
-    weight = np.ones((1, len(measured.ratio)), np.float32)
-    found = adapt_subsets(base, measured, vocabulary, weight, fresh[None], fitted.settings)
-    known = {item.key for item in fitted.items}
-    items = fitted.items + tuple(item for item in measured.items if item.key not in known)
-    parameters = jax.tree.map(lambda leaf: leaf[0], found)
-    return dataclasses.replace(fitted, vocabulary=vocabulary, items=items, parameters=parameters)
-
-
 def predict_ratios(
     settings: FitSettings, vocabulary: Vocabulary, parameters: Parameters, measured: Measurements
 ) -> Float32[np.ndarray, "D"]:
