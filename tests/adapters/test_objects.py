@@ -59,6 +59,7 @@ def branches(weights, channel, model, own, others):
             "falls where others use more",
         ),
         (3, "interference: 3 should be a name, an Interference, or a law"),
+        (lambda weights, channel, model, own, others: 1.0 if others > 0 else own, "write jnp.where"),
     ],
 )
 def test_a_law_that_is_none_is_told_in_one_line(law, said):

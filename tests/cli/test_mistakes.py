@@ -133,6 +133,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["evaluate", "--picture", "page.png"], "--picture page.png: should end in .svg"),
         (["report", "pyproject.toml", "--out", "page.pdf"], "--out page.pdf: should end in .html"),
         (["bench", "--policies", "nix"], "unknown policy 'nix'"),
+        (["reproduce", "nix"], "nix: no such file or folder; shipped checkpoints are allocation"),
         (["train"], "give --out FOLDER"),
         (["train", "--out", ""], "--out '': the value is empty"),
         (["train", "--out="], "--out '': the value is empty"),
