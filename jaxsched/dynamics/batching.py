@@ -109,25 +109,31 @@ def _explicit(function: Callable, *args: PyTree) -> tuple[Callable, list[Array]]
 
 def only_where(needed: Bool[Array, "*S"], compute: Callable[..., T], otherwise: Callable[..., T]) -> T:
     """`compute(*index)` where `needed`, else `otherwise(*index)`, stacked; on a CPU the rest is not computed."""
+    if on_cpu():
+        start = jax.vmap(otherwise)(*jnp.unravel_index(jnp.arange(needed.size), needed.shape))
+        return put_where(
+            needed, compute, jax.tree.map(lambda leaf: leaf.reshape(*needed.shape, *leaf.shape[1:]), start)
+        )
+    turn, axes = _either, needed.ndim
+    for axis in reversed(range(axes)):  # the last axis innermost: what the others look up is not copied along it
+        places = [0 if other == axis else None for other in range(axes)]
+        turn = jax.vmap(turn, in_axes=(None, None, 0, *places))
+    return turn(compute, otherwise, needed, *(jnp.arange(size) for size in needed.shape))
+
+
+def put_where(needed: Bool[Array, "*S"], compute: Callable[..., T], old: T) -> T:
+    """`old`, leaves [*S, ...], with `compute(*index)` where `needed`; on a CPU the rest is not touched."""
     if not on_cpu():
-        turn, axes = _either, needed.ndim
-        for axis in reversed(range(axes)):  # the last axis innermost: what the others look up is not copied along it
-            places = [0 if other == axis else None for other in range(axes)]
-            turn = jax.vmap(turn, in_axes=(None, None, 0, *places))
-        return turn(compute, otherwise, needed, *(jnp.arange(size) for size in needed.shape))
-    count = math.prod(needed.shape)
-    places = jnp.unravel_index(jnp.arange(count), needed.shape)
+        return only_where(needed, compute, lambda *index: _part(old, index))
 
     def next_one(carry: tuple[Array, T]) -> tuple[Array, T]:
         left, results = carry
         i = jnp.argmax(left)
-        index = (i,) if needed.ndim == 1 else jnp.unravel_index(i, needed.shape)
-        results = jax.tree.map(lambda leaf, new: leaf.at[i].set(new), results, compute(*index))
-        return left.at[i].set(False), results
+        index = (i,) if left.ndim == 1 else jnp.unravel_index(i, left.shape)
+        results = jax.tree.map(lambda leaf, new: leaf.at[index].set(new), results, compute(*index))
+        return left.at[index].set(False), results
 
-    start = (needed.reshape(-1), jax.vmap(otherwise)(*places))
-    _, results = lax.while_loop(lambda carry: carry[0].any(), next_one, start)
-    return jax.tree.map(lambda leaf: leaf.reshape(*needed.shape, *leaf.shape[1:]), results)
+    return lax.while_loop(lambda carry: carry[0].any(), next_one, (needed, old))[1]
 
 
 def _either(compute: Callable[..., T], otherwise: Callable[..., T], needed: Array, *index: Array) -> T:
@@ -243,8 +249,7 @@ def of_parts(
     """
 
     def here(parts: PyTree, needed: Array, otherwise: T, call: Callable[..., T]) -> T:
-        mine = lambda *index: jax.tree.map(lambda leaf: leaf[index], otherwise)
-        return only_where(needed, lambda *index: call(_part(parts, index[0]), *index), mine)
+        return put_where(needed, lambda *index: call(_part(parts, index[0]), *index), otherwise)
 
     if on_cpu():
         return here(parts, needed, otherwise, compute)

@@ -83,16 +83,15 @@ def comm_capacity(cluster: Cluster) -> Float32[Array, "wires"]:
 PAIRS = 64  # links' places of which every one is compared with every other; more are scattered
 
 
-def totals(cluster: Cluster, own: Float32[Array, "P M"]) -> Float32[Array, "P M"]:
-    """Utilisation of each resource by all running jobs, of that by each partition's `own`.
-
-    A link's total sums over all partitions that reach it.
-    """
-    link = layout_of(cluster).link
-    on_link, place = own[:, link], cluster.link_id
+def link_totals(cluster: Cluster, own: Float32[Array, "P M"]) -> Float32[Array, "P E"]:
+    """Utilisation of each partition's links by all running jobs, of every partition that reaches them."""
+    on_link, place = own[:, layout_of(cluster).link], cluster.link_id
     if place.size > PAIRS:
-        everywhere = jnp.zeros_like(cluster.link_bytes_s).at[place].add(on_link)[place]
-    else:
-        same = place.reshape(-1, 1) == place.reshape(-1)
-        everywhere = jnp.where(same, on_link.reshape(-1), 0.0).sum(-1).reshape(place.shape)
-    return jnp.concatenate([own[:, : link.start], everywhere], -1)
+        return jnp.zeros_like(cluster.link_bytes_s).at[place].add(on_link)[place]
+    same = place.reshape(-1, 1) == place.reshape(-1)
+    return jnp.where(same, on_link.reshape(-1), 0.0).sum(-1).reshape(place.shape)
+
+
+def with_links(own: Float32[Array, "*P M"], on_links: Float32[Array, "*P E"]) -> Float32[Array, "*P M"]:
+    """Utilisation of every resource by all running jobs: only links have those of other partitions, too."""
+    return jnp.concatenate([own[..., : own.shape[-1] - on_links.shape[-1]], on_links], -1)

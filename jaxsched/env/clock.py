@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Int32
 
-from jaxsched.dynamics.batching import on_cpu, only_where, with_shared
-from jaxsched.dynamics.gpu_sharing import Sharers
+from jaxsched.dynamics.batching import on_cpu, only_where, put_where, with_shared
 from jaxsched.dynamics.occupants import Occupants, in_groups
+from jaxsched.dynamics.resources import with_links
 from jaxsched.env.extensions.failures import intervals_to_change
 from jaxsched.env.extensions.pairs import as_is
 from jaxsched.env.extensions.preemption import add_restart
@@ -17,14 +17,15 @@ from jaxsched.env.extensions.sharing import sharers_of
 from jaxsched.env.interval import (
     IntervalConstants,
     IntervalState,
-    Load,
     after_interval,
     interval_of,
+    load_in,
     load_of,
     to_next_completion,
+    with_load,
 )
 from jaxsched.env.queues import feasible, movable
-from jaxsched.env.reward import RewardTerms, accumulate, reward_rates
+from jaxsched.env.reward import RewardTerms, accumulate
 from jaxsched.env.state import ALWAYS, POSSIBLE, Asked, EnvConfig, EnvParams, State
 from jaxsched.workload.jobs import NEVER
 
@@ -85,19 +86,11 @@ def advance(
 
 def update_load(params: EnvParams, state: State, changed: Bool[Array, "P R"]) -> State:
     """The state with totals and slowdowns as of now, after the jobs in the slots `changed` have gone."""
-    running, shared_gpus = state.running, state.shared.shape[-1]
-    old = Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch)
-
-    def run(
-        occupants: Occupants | Callable, params: EnvParams, active: Array, changed: Array, old: Load,
-        sharers: Sharers,
-    ) -> Load:  # fmt: skip
-        return load_of(params, occupants, active, changed, old, sharers, shared_gpus)
-
-    play = with_shared(run) if on_cpu() else run
-    load = play(running.occupants, as_is(params, state), running.job >= 0, changed, old, sharers_of(params, state))
+    running, compute = state.running, functools.partial(load_of, shared_gpus=state.shared.shape[-1])
+    given = as_is(params, state), running.job >= 0, changed, load_in(state), sharers_of(params, state)
+    load, _ = (with_shared(compute) if on_cpu() else compute)(running.occupants, *given)
     running = running.replace(slowdown=load.slowdown, stretch=load.stretch)
-    return state.replace(own=load.own, total=load.total, running=running)
+    return state.replace(own=load.own, total=with_links(load.own, load.on_links), running=running)
 
 
 def refresh(params: EnvParams, state: State) -> State:
@@ -117,26 +110,23 @@ def _run(
     Also the GPUs that became free. `of_partition`: from a partition to its occupants.
     """
     length = constants.length_s
-    load_when = functools.partial(load_of, params, of_partition, shared_gpus=shared_gpus)
+    load_when = functools.partial(load_of, of_partition, params, sharers=constants.sharers, shared_gpus=shared_gpus)
 
     # The loop carries only what changes between completions: under vmap every carried leaf is copied in every turn.
     def unfinished(now: IntervalState) -> Array:
         return (now.elapsed_s < length) & now.active.any()
 
     def until_next_completion(now: IntervalState) -> IntervalState:
-        then = to_next_completion(params, now, constants)
-        finished = now.active & ~then.active
-        return then.replace(load=load_when(then.active, finished, now.load, constants.sharers))
+        then, finished = to_next_completion(params, now, constants)
+        note = lambda p: jnp.where(finished[p], then.elapsed_s, then.finish_offset_s[p])
+        then = then.replace(finish_offset_s=put_where(finished.any(-1), note, then.finish_offset_s))
+        return with_load(params, then, constants, *load_when(then.active, finished, now.load))
 
-    start = start.replace(load=load_when(start.active, constants.changed, start.load, constants.sharers))
+    start = with_load(params, start, constants, *load_when(start.active, constants.changed, start.load))
     end = lax.while_loop(unfinished, until_next_completion, start)
     rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
-    idle = reward_rates(jnp.zeros_like(end.active), end.load.slowdown, constants.duration_s, constants.queued, True)
     finished = start.active & ~end.active
-
-    def freed_in(p: Array) -> Array:
-        return in_groups(of_partition(p), jnp.where(finished[p], constants.gpus_per_worker[p], 0))
-
+    freed_in = lambda p: in_groups(of_partition(p), jnp.where(finished[p], constants.gpus_per_worker[p], 0))
     none = jnp.zeros(params.cluster.shape[1:], jnp.int32)
     freed = only_where(finished.any(-1), freed_in, lambda p: none)
-    return end.replace(terms=accumulate(end.terms, idle, rest, params.interval_s)), freed
+    return end.replace(terms=accumulate(end.terms, end.rates, rest, params.interval_s)), freed

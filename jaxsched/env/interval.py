@@ -3,7 +3,6 @@
 Before that, how busy everything is, and how slow that makes the running jobs (section 5).
 """
 
-import functools
 from collections.abc import Callable
 
 import jax
@@ -11,10 +10,10 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num
 
-from jaxsched.dynamics.batching import of_parts, only_where, set_rows
+from jaxsched.dynamics.batching import of_parts, on_cpu, put_where, set_rows
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
 from jaxsched.dynamics.occupants import Occupants, own_use
-from jaxsched.dynamics.resources import layout_of, totals
+from jaxsched.dynamics.resources import layout_of, link_totals, with_links
 from jaxsched.dynamics.speed import slowdown_of, step_time_of
 from jaxsched.env.extensions import history, sharing
 from jaxsched.env.extensions.pairs import on_completion
@@ -35,21 +34,28 @@ class Load(Pytree):
     """How busy everything is, and what that does to the running jobs."""
 
     own: Float32[Array, "P M"]  # as in `State`
-    total: Float32[Array, "P M"]  # likewise
+    on_links: Float32[Array, "P E"]  # of its `total`
     slowdown: Float32[Array, "P R"]  # 1 in free slots
     stretch: Float32[Array, "P Rs"]  # on shared GPUs, as in `Running`
 
 
+def load_in(state: State) -> Load:
+    """The load that a state knows of."""
+    running = state.running
+    on_links = state.total[:, running.occupants.layout.link]
+    return Load(own=state.own, on_links=on_links, slowdown=running.slowdown, stretch=running.stretch)
+
+
 def load_of(
-    params: EnvParams,
     occupants: Occupants | Callable[[Int32[Array, ""]], Occupants],
+    params: EnvParams,
     active: Bool[Array, "P R"],
     changed: Bool[Array, "P R"],
     old: Load,
     sharers: Sharers,
     shared_gpus: int,
-) -> Load:
-    """The load when the jobs `active` run.
+) -> tuple[Load, Bool[Array, "P"]]:
+    """The load when the jobs `active` run, and the partitions in which it may be another than the `old` one.
 
     Args:
         occupants: of all partitions, or from a partition to its own.
@@ -57,38 +63,33 @@ def load_of(
             links that other partitions use included, keep what they had.
         sharers: see `sharing.sharers_of`. shared_gpus: of every group that may be shared.
     """
-    interference = params.interference
+    interference, layout = params.interference, layout_of(params.cluster)
     here = changed.any(-1)
-    side_by_side = functools.partial(of_parts, share=CHANGED, least=MANY)
-    if isinstance(occupants, Occupants):
-        own = side_by_side((occupants, active), here, lambda part, _: own_use(*part), old.own)
-    else:
-        of_partition = occupants
-        own = only_where(here, lambda p: own_use(of_partition(p), active[p]), lambda p: old.own[p])
-    total = totals(params.cluster, own)
 
-    stretch = old.stretch
+    def compute(function: Callable[..., Array], needed: Array, parts: tuple[Array, ...], old: Array) -> Array:
+        if not isinstance(occupants, Occupants):
+            of_partition = occupants
+            return put_where(needed, lambda p: function(of_partition(p), *(leaf[p] for leaf in parts)), old)
+        return of_parts((occupants, *parts), needed, lambda part, _: function(*part), old, share=CHANGED, least=MANY)
+
+    own = compute(own_use, here, (active,), old.own)
+    on_links, stretch = link_totals(params.cluster, own), old.stretch
     if shared_gpus:
-        gpus = layout_of(params.cluster).nk * shared_gpus
+        gpus = layout.nk * shared_gpus
 
         def stretch_in(p: Array) -> Array:
             jobs = jax.tree.map(lambda leaf: leaf[p], sharers)
             return stretch_of(interference, gpus, jobs, active[p])
 
-        stretch = only_where(here, stretch_in, lambda p: old.stretch[p])
+        stretch = put_where(here, stretch_in, old.stretch)
 
-    def slowdown_in(part: tuple[Occupants, Array, Array, Array], _) -> Array:
-        jobs, total, active, on_gpu = part
-        time = step_time_of(interference, jobs, total)
+    def slowdown_in(jobs: Occupants, own: Array, on_links: Array, active: Array, on_gpu: Array) -> Array:
+        time = step_time_of(interference, jobs, with_links(own, on_links))
         return jnp.where(active, slowdown_of(time, jobs, on_gpu if shared_gpus else 1.0), 1.0)
 
-    stale = here | (total != old.total).any(-1)
-    if isinstance(occupants, Occupants):
-        rate = side_by_side((occupants, total, active, stretch), stale, slowdown_in, old.slowdown)
-    else:
-        part_of = lambda p: (of_partition(p), total[p], active[p], stretch[p])
-        rate = only_where(stale, lambda p: slowdown_in(part_of(p), p), lambda p: old.slowdown[p])
-    return Load(own=own, total=total, slowdown=rate, stretch=stretch)
+    stale = here | (on_links != old.on_links).any(-1)
+    slowdown = compute(slowdown_in, stale, (own, on_links, active, stretch), old.slowdown)
+    return Load(own=own, on_links=on_links, slowdown=slowdown, stretch=stretch), stale
 
 
 ON_INTERVAL = (sharing.on_interval, history.on_interval)  # of the extensions: `(params, state, finished) -> state`
@@ -106,6 +107,8 @@ class IntervalState(Pytree):
     finish_offset_s: Float32[Array, "P R"]  # of the jobs that finished
     attained_s: Float32[Array, "V"]
     attained_low_s: Float32[Array, "V"]
+    rates: RewardTerms  # at which the terms grow while no job restarts
+    held: Num[Array, "P V"]  # GPUs that each tenant has
     terms: RewardTerms
     pairs: Pairs
 
@@ -144,17 +147,19 @@ def interval_of(
     held = (gpus_of(state.jobs, jnp.maximum(running.job, 0)) if state.shares else running.gpus)[..., None]
     if tenants.size > 1:  # rows of the job list are dear to look up on an accelerator
         held = jnp.where(look_up(state.jobs.tenant, jnp.maximum(running.job, 0))[..., None] == tenants, held, 0)
-    queued = (state.queue >= 0).sum(-1).astype(jnp.float32)
+    queued, active = (state.queue >= 0).sum(-1).astype(jnp.float32), running.job >= 0
     now = IntervalState(
-        active=running.job >= 0,
+        active=active,
         remaining_s=running.remaining_s,
         remaining_low_s=running.remaining_low_s,
         restart_s=running.restart_s,
-        load=Load(own=state.own, total=state.total, slowdown=running.slowdown, stretch=running.stretch),
+        load=load_in(state),
         elapsed_s=jnp.float32(elapsed_s),
         finish_offset_s=jnp.zeros_like(running.remaining_s),
         attained_s=state.attained_s,
         attained_low_s=state.attained_low_s,
+        rates=reward_rates(active, running.slowdown, running.duration_s, queued, params.reward.interference),
+        held=jnp.where(active[..., None], held, 0).sum(1),
         terms=zero_terms(queued) if terms is None else terms,
         pairs=state.pairs,
     )
@@ -170,31 +175,57 @@ def interval_of(
     return now, constants
 
 
-def to_next_completion(params: EnvParams, now: IntervalState, constants: IntervalConstants) -> IntervalState:
-    """The state at the next completion, or at the end of the interval; its load is the one before."""
+def with_load(
+    params: EnvParams, now: IntervalState, constants: IntervalConstants, load: Load, stale: Bool[Array, "P"]
+) -> IntervalState:
+    """The moment under another `load`, which differs in the `stale` partitions."""
+
+    def in_partition(p: Array) -> tuple[RewardTerms, Array]:
+        active, queued = now.active[p], constants.queued[p]
+        rates = reward_rates(active, load.slowdown[p], constants.duration_s[p], queued, params.reward.interference)
+        return rates, jnp.where(active[:, None], constants.of_tenant[p], 0).sum(0)
+
+    rates, held = put_where(stale, in_partition, (now.rates, now.held))
+    return now.replace(load=load, rates=rates, held=held)
+
+
+def least(values: Float32[Array, "*shape"]) -> Float32[Array, ""]:
+    """The least of all. A CPU compares halves side by side, but one value after the other in a reduction."""
+    while on_cpu() and values.shape[-1] % 2 == 0:
+        values = jnp.minimum(*jnp.split(values, 2, -1))
+    return values.min()
+
+
+def to_next_completion(
+    params: EnvParams, now: IntervalState, constants: IntervalConstants
+) -> tuple[IntervalState, Bool[Array, "P R"]]:
+    """The state at the next completion, or at the end of the interval, and which jobs have finished.
+
+    Load, rates, and what tenants have, are those of before.
+    """
     slow, length = now.load.slowdown, constants.length_s
     left = add_restart((now.remaining_s + now.remaining_low_s) * slow, now.restart_s)
-    step = jnp.minimum(jnp.where(now.active, left, jnp.inf).min(), length - now.elapsed_s)
+    step = jnp.minimum(least(jnp.where(now.active, left, jnp.inf)), length - now.elapsed_s)
     elapsed = jnp.where(step >= length - now.elapsed_s, length, now.elapsed_s + step)
     restart_s, worked, pace = pass_restart(now.restart_s, step, slow)
-    rate = reward_rates(now.active, pace, constants.duration_s, constants.queued, params.reward.interference)
+    rates = now.rates
+    if restart_s.size:
+        rates = reward_rates(now.active, pace, constants.duration_s, constants.queued, params.reward.interference)
     high, low = kahan_add(now.remaining_s, now.remaining_low_s, -worked / slow)
     finished = now.active & (high + low <= WORK_TOLERANCE * constants.duration_s)
-    holding = jnp.where(now.active[..., None], constants.of_tenant, 0).sum((0, 1))
-    attained, attained_low = kahan_add(now.attained_s, now.attained_low_s, step * holding)
-    return IntervalState(
+    attained, attained_low = kahan_add(now.attained_s, now.attained_low_s, step * now.held.sum(0))
+    then = now.replace(
         active=now.active & ~finished,
         remaining_s=high,
         remaining_low_s=low,
         restart_s=restart_s,
-        load=now.load,
         elapsed_s=elapsed,
-        finish_offset_s=jnp.where(finished, elapsed, now.finish_offset_s),
         attained_s=attained,
         attained_low_s=attained_low,
-        terms=accumulate(now.terms, rate, step, params.interval_s),
+        terms=accumulate(now.terms, rates, step, params.interval_s),
         pairs=on_completion(now.pairs, constants.sharers, now.active, step),
     )
+    return then, finished
 
 
 def after_interval(
@@ -229,7 +260,7 @@ def after_interval(
         attained_s=end.attained_s,
         attained_low_s=end.attained_low_s,
         own=end.load.own,
-        total=end.load.total,
+        total=with_links(end.load.own, end.load.on_links),
         records=records.replace(status=status, finish=finish, finish_offset_s=offset_s),
         pairs=end.pairs,
     )

@@ -21,9 +21,9 @@ from jaxsched.pytree import Pytree
 class RewardTerms(Pytree):
     """Integrals over a stretch of time, in intervals (`progress` in jobs)."""
 
-    jobs: Float32[Array, "P"]
-    lost: Float32[Array, "P"]
-    progress: Float32[Array, "P"]
+    jobs: Float32[Array, "*P"]
+    lost: Float32[Array, "*P"]
+    progress: Float32[Array, "*P"]
 
 
 def zero_terms(like: Float32[Array, "P"]) -> RewardTerms:
@@ -33,10 +33,10 @@ def zero_terms(like: Float32[Array, "P"]) -> RewardTerms:
 
 
 def reward_rates(
-    active: Bool[Array, "P R"],
-    slowdown: Float32[Array, "P R"],
-    duration_s: Float32[Array, "P R"],
-    queued: Float32[Array, "P"],
+    active: Bool[Array, "*P R"],
+    slowdown: Float32[Array, "*P R"],
+    duration_s: Float32[Array, "*P R"],
+    queued: Float32[Array, "*P"],
     interference: Bool[Array, ""] | bool,
 ) -> RewardTerms:
     """The integrands of a moment per partition; `progress` is per second, the others per interval.

@@ -144,8 +144,9 @@ def _to_next_completion(
     length_s = intervals.astype(jnp.float32) * params.interval_s
     to_s = jnp.where(passes, length_s, playing.elapsed_s)
     now, constants = interval_of(params, state, placed, to_s, playing.elapsed_s, playing.terms)
-    end = to_next_completion(params, now, constants)
+    end, _ = to_next_completion(params, now, constants)
     end = end.replace(
+        finish_offset_s=jnp.broadcast_to(end.elapsed_s, now.active.shape),
         active=jnp.where(passes, end.active, now.active),
         remaining_s=jnp.where(passes, end.remaining_s, now.remaining_s),
         remaining_low_s=jnp.where(passes, end.remaining_low_s, now.remaining_low_s),

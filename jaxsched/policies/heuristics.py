@@ -12,6 +12,7 @@ a GPU do not wait for a better place.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -55,9 +56,9 @@ def make_heuristic(rule: str | Rule, queue: Discipline = FIFO, forward: str = ST
         slot, starts = next_job(queue, keys, state, can_start)
         job = job_spec(state.jobs, state.queue[p, slot])
         view, axes = make_views(state, params)
-        place = _by_racks(place_workers) if queue.racks else place_workers
-        place = _on_fastest(place) if state.gpu_speeds > 1 else place
-        place = _for_job(place) if state.binds or state.asks else place
+        place = _within(by_racks, place_workers) if queue.racks else place_workers
+        place = _within(fastest, place) if state.gpu_speeds > 1 else place
+        place = _within(for_job, place) if state.binds or state.asks else place
         place_all = jax.vmap(place, in_axes=(0, axes, 0))
         keys_of_groups = jax.random.split(group_key, len(p))
         nowhere = jnp.zeros_like(view.free)
@@ -92,19 +93,9 @@ def _check(rule: Rule) -> Rule:
     return checked
 
 
-def _on_fastest(rule: Rule) -> Rule:
-    """The rule on the fastest GPUs that the job fits."""
-    return lambda key, view, job: rule(key, fastest(view, job), job)
-
-
-def _by_racks(rule: Rule) -> Rule:
-    """The rule in the racks that are chosen for the job."""
-    return lambda key, view, job: rule(key, by_racks(view, job), job)
-
-
-def _for_job(rule: Rule) -> Rule:
-    """The rule on what the job may use."""
-    return lambda key, view, job: rule(key, for_job(view, job), job)
+def _within(choose: Callable[[View, JobSpec], View], rule: Rule) -> Rule:
+    """The rule on what is chosen for the job."""
+    return lambda key, view, job: rule(key, choose(view, job), job)
 
 
 _NO_SCORE = 2**30  # more than any

@@ -17,7 +17,6 @@ import numpy as np
 from jaxtyping import Float, Float64, Int, Int32, Int64
 
 from jaxsched.errors import UserError
-from jaxsched.workload.jobs import JobList
 
 GPU_CLASSES = (1, 2, 4, 8, 16)  # the smallest GPU count of each class
 LEVELS = np.round(np.concatenate([np.arange(100) / 100, [0.992, 0.994, 0.996, 0.998, 0.999, 0.9995, 0.9999, 1.0]]), 4)
@@ -35,24 +34,6 @@ class Quantiles:
 def gpu_class(num_gpus: Int[np.ndarray, "*batch"]) -> Int[np.ndarray, "*batch"]:
     """Index into GPU_CLASSES of GPU counts >= 1."""
     return np.searchsorted(GPU_CLASSES, num_gpus, side="right") - 1
-
-
-def fit_quantiles(jobs: JobList) -> Quantiles:
-    """Quantiles of `jobs`, durations rounded to 5 digits. UserError if a class of GPU counts has no job."""
-    classes, logs = gpu_class(jobs.num_gpus), np.log(jobs.duration_s)
-    missing = [size for c, size in enumerate(GPU_CLASSES) if not (classes == c).any()]
-    if missing:
-        raise UserError(
-            f"quantiles: the trace has no job of the classes that start at {missing} GPUs, every class needs one"
-        )
-    rows = [np.exp(np.quantile(logs[classes == c], LEVELS)) for c in range(len(GPU_CLASSES))]
-    sizes, counts = np.unique(jobs.num_gpus, return_counts=True)
-    return Quantiles(_round(np.array(rows)), sizes.astype(np.int32), counts.astype(np.int64))
-
-
-def _round(values: Float64[np.ndarray, "*batch"]) -> Float64[np.ndarray, "*batch"]:
-    """Rounded to 5 significant digits."""
-    return np.array([float(f"{v:.5g}") for v in values.ravel()]).reshape(values.shape)
 
 
 def mean_duration_s(

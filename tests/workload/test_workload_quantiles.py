@@ -3,19 +3,38 @@ import json
 
 import numpy as np
 import pytest
+from jaxtyping import Float64
 
 from jaxsched.errors import UserError
-from jaxsched.workload.jobs import make_job_list
+from jaxsched.workload.jobs import JobList, make_job_list
 from jaxsched.workload.quantiles import (
     GPU_CLASSES,
     LEVELS,
+    Quantiles,
     draw_durations,
-    fit_quantiles,
     gpu_class,
     mean_duration_s,
     philly_quantiles,
     solve_scale,
 )
+
+
+def fit_quantiles(jobs: JobList) -> Quantiles:
+    """Quantiles of `jobs`, durations rounded to 5 digits. UserError if a class of GPU counts has no job."""
+    classes, logs = gpu_class(jobs.num_gpus), np.log(jobs.duration_s)
+    missing = [size for c, size in enumerate(GPU_CLASSES) if not (classes == c).any()]
+    if missing:
+        raise UserError(
+            f"quantiles: the trace has no job of the classes that start at {missing} GPUs, every class needs one"
+        )
+    rows = [np.exp(np.quantile(logs[classes == c], LEVELS)) for c in range(len(GPU_CLASSES))]
+    sizes, counts = np.unique(jobs.num_gpus, return_counts=True)
+    return Quantiles(_round(np.array(rows)), sizes.astype(np.int32), counts.astype(np.int64))
+
+
+def _round(values: Float64[np.ndarray, "*batch"]) -> Float64[np.ndarray, "*batch"]:
+    """Rounded to 5 significant digits."""
+    return np.array([float(f"{v:.5g}") for v in values.ravel()]).reshape(values.shape)
 
 
 def test_gpu_class():
