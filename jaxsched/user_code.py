@@ -62,13 +62,15 @@ def is_ours(function: Any) -> bool:
 
 def _line(function: Any, error: Exception) -> str:
     """Where in the user's file it went wrong, as far as that is known."""
+    mine = inspect.unwrap(getattr(function, "__func__", function))
     try:
-        file = inspect.getsourcefile(inspect.unwrap(getattr(function, "__func__", function)))
+        file = inspect.getsourcefile(mine)
     except TypeError:
-        file = None
+        return ""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [at.lineno for at in frames if file and os.path.abspath(at.filename) == os.path.abspath(file)]
-    return f" in line {lines[-1]}" if lines else ""
+    code = getattr(mine, "__code__", None)
+    return f" in line {lines[-1]}" if lines else f" when called (line {code.co_firstlineno})" if code else ""
 
 
 def _said(error: Exception) -> str:

@@ -87,10 +87,12 @@ def test_policies_from_a_file(tmp_path):
     found = parse(f"{ROOT}/examples/policy.py:emptiest_first")
     assert found.spec is not None and callable(found.spec.rule) and not found.is_rule
     (tmp_path / "bad.py").write_text("1 / 0\n")
-    (tmp_path / "wrong.py").write_text("def mine(key, view, job):\n    return 3\ndef no(*_):\n    assert False\n")
+    wrong = "def mine(key, view, job):\n    return 3\ndef no(*_):\n    assert False\ndef two(job, view): ...\n"
+    (tmp_path / "wrong.py").write_text(wrong)
     for name, words in {
         "mine": "rule mine: returned int, should be the workers",
         "no": "rule no fails in line 4: AssertionError",
+        "two": r"rule two fails when called \(line 5\): TypeError: .* takes 2 positional arguments but 3",
     }.items():
         with pytest.raises(UserError, match=words):
             jaxsched.compare("leaf-spine-2", "philly-like", [f"{tmp_path}/wrong.py:{name}"], num_jobs=5)
