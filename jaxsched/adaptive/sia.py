@@ -77,12 +77,8 @@ def sia_greedy(view: View) -> Allocation:
 def greedy(view: View, value: Float64[Array, "J C"]) -> Allocation:
     """A large sum of the values of choices, by gain."""
     gpus, kind = choices_of(view)
-    return _allocation(view, by_gain(_finite(value), jnp.asarray(gpus, jnp.int32), view.total, list(kind)))
-
-
-def _finite(value: Float64[Array, "J C"]) -> Float64[Array, "J C"]:
-    """To have nothing, where a job may not, is worth little: sums have to stay finite."""
-    return value.at[:, 0].max(-1e3)
+    value = value.at[:, 0].max(-1e3)  # to have nothing, where a job may not, is worth little: sums have to stay finite
+    return _allocation(view, by_gain(value, jnp.asarray(gpus, jnp.int32), view.total, list(kind)))
 
 
 def _allocation(view: View, chosen: Int[Array, "J"]) -> Allocation:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int, Int8, Int16, Int32, Num, Shaped, UInt8
 
+from jaxsched.dynamics.batching import on_cpu
 from jaxsched.dynamics.footprint import Footprint
 from jaxsched.dynamics.resources import PCIE, QPI, Layout
 from jaxsched.pytree import Pytree, smallest_type, static
@@ -133,13 +134,22 @@ def with_job(
     slots, layout = active.shape[0], occupants.layout
     starts, there = slot < slots, workers + ps > 0
     taken = at_places(occupants, active, False)
-    here = jnp.argmin(taken, -1)[..., None] == jnp.arange(taken.shape[-1])
+    place = jnp.argmin(taken, -1)
+    here = place[..., None] == jnp.arange(taken.shape[-1])
     here &= starts & there[..., None] & ~taken
     first = there & (jnp.cumsum(there, -1) == 1)
     left = starts & (occupants.slot == slot)
 
     def put(old: Array, new: Array) -> Array:
         return jnp.where(here, new[..., None].astype(old.dtype), old)
+
+    def put_few(old: Array, new: Array) -> Array:
+        if on_cpu():
+            return put(old, new)
+        groups, new = jnp.arange(place.size), new.reshape(new.shape[0], -1)
+        at = jnp.where(here.any(-1).reshape(-1), groups * taken.shape[-1] + place.reshape(-1), taken.size + groups)
+        flat = old.reshape(old.shape[0], -1).at[:, at]
+        return flat.set(new, mode="drop", unique_indices=True).reshape(old.shape)
 
     def at_slot(old: Array, new: Array) -> Array:
         return old.at[..., slot].set(new, mode="drop")
@@ -150,8 +160,8 @@ def with_job(
         slot=jnp.where(here, slot.astype(occupants.slot.dtype), jnp.where(left, -1, occupants.slot)),
         workers=put(occupants.workers, workers),
         ps=put(occupants.ps, ps),
-        use=put(occupants.use, jnp.where(in_servers, totals_at_places(layout, job.use), 0.0)),
-        seconds=put(occupants.seconds, jnp.where(in_servers, totals_at_places(layout, seconds), 0.0)),
+        use=put_few(occupants.use, jnp.where(in_servers, totals_at_places(layout, job.use), 0.0)),
+        seconds=put_few(occupants.seconds, jnp.where(in_servers, totals_at_places(layout, seconds), 0.0)),
         link_use=at_slot(occupants.link_use, job.use[layout.link]),
         link_seconds=at_slot(occupants.link_seconds, seconds[layout.link]),
         ideal=at_slot(occupants.ideal, job.ideal),

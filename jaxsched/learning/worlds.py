@@ -84,19 +84,15 @@ def env_config(env: EnvironmentConfig) -> EnvConfig:
 
 
 def base_params(env: EnvironmentConfig, reward: RewardWeights, cluster: Cluster) -> EnvParams:
-    """Parameters shared by all environments."""
+    """Parameters shared by all environments; where servers fail, none does yet."""
+    shape = cluster.group_gpus.shape[:2]
     return params_of_world(
         env,
         cluster,
         reward=reward,
         interference=interference_model(env.interference),
-        failures=no_outages(cluster.group_gpus.shape[:2]) if env.fails else no_failures(cluster),
+        failures=Failures(changes=jnp.full((*shape, 1), NEVER, jnp.int32)) if env.fails else no_failures(cluster),
     )
-
-
-def no_outages(servers: tuple[int, ...]) -> Failures:
-    """Servers, partitions by servers of each, that could fail and do not."""
-    return Failures(changes=jnp.full((*servers, 1), NEVER, jnp.int32))
 
 
 def sampler(jobs: WorkloadConfig, interval_s: float, gpus: int) -> SamplerParams:

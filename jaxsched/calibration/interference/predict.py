@@ -45,7 +45,7 @@ def find_item(fitted: Fitted, name: str, hardware: str) -> tuple[Item, str]:
         family = [item for item in here.values() if item.family.lower() == asked.family.lower()]
         if family and asked.scale[0] > 0:
             return _rescale(family, asked), "family"
-        if name.lower() in MODEL_NAMES or _is_alias(name):
+        if name.lower() in MODEL_NAMES or any(name.lower() in row.aliases for row in CATALOGUE):
             return catalogue_item(fitted, model_index(name), hardware)
     names = sorted({item.name for item in fitted.items if item.hardware == hardware})
     raise UserError(
@@ -86,10 +86,6 @@ def slowdowns(fitted: Fitted, items: list[Item]) -> Float32[np.ndarray, "items"]
     sensitivity, pressure = latents(fitted, items)
     others = np.stack([np.delete(pressure, i, axis=1).sum(1) for i in range(len(items))], 1)
     return np.asarray(mean_slowdown(law_of(fitted.parameters), jnp.asarray(sensitivity), jnp.asarray(others)))
-
-
-def _is_alias(name: str) -> bool:
-    return any(name.lower() in row.aliases for row in CATALOGUE)
 
 
 def _rescale(family: list[Item], asked: Item) -> Item:
