@@ -46,6 +46,23 @@ def occupants_of(case: strategies.Case, gangs):
     return occupants
 
 
+def test_entries_are_in_the_same_places_on_every_path():
+    case = strategies.random_case(5, "two")
+    workers, ps, prints = gangs_of(case, 1, JOBS)
+    job, everywhere = jax.tree.map(lambda leaf: leaf[..., 0], prints), jnp.ones(JOBS, bool)
+    found = []
+    for path in PATHS:
+        with traced_for(path):
+            full = occupants_of(case, (workers, ps, prints))
+            left = everywhere.at[2].set(False)
+            again = with_job(full, left, jnp.int32(2), job, workers[0], ps[0])
+            same = with_job(again, everywhere, jnp.int32(JOBS), job, workers[0], ps[0])
+        jax.tree.map(np.testing.assert_array_equal, same, again)  # out of range: nobody starts
+        assert (np.asarray(again.use) != np.asarray(full.use)).any()
+        found.append(again)
+    jax.tree.map(np.testing.assert_array_equal, *found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_step_times_with_a_placement_are_those_of_all_together(path):
