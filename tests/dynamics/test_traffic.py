@@ -11,7 +11,7 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics import traffic
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint, ideal_step_s
 from jaxsched.dynamics.interference import Interference, Strengths, default_interference, none
-from jaxsched.dynamics.resources import layout_of, totals
+from jaxsched.dynamics.resources import layout_of, link_totals, with_links
 from jaxsched.dynamics.speed import slowdown
 from jaxsched.dynamics.traffic import placement_bytes, ring_bytes, ring_flows
 from jaxsched.workload.models import Profiles
@@ -284,7 +284,8 @@ def test_totals_share_links_between_partitions():
     two = two.replace(link_bytes_s=CLUSTER.link_bytes_s, link_id=ids, reference=CLUSTER.reference)
     use = jnp.arange(2 * 3 * LAYOUT.size, dtype=jnp.float32).reshape(2, 3, LAYOUT.size)
     active = jnp.array([[True, False, True], [False, True, False]])
-    total = np.asarray(totals(two, jnp.einsum("prm,pr->pm", use, active)))
+    own = jnp.einsum("prm,pr->pm", use, active)
+    total = np.asarray(with_links(own, link_totals(two, own)))
     local = np.stack([np.asarray(use)[0, [0, 2]].sum(0), np.asarray(use)[1, 1]])
     np.testing.assert_allclose(total[:, : LAYOUT.link.start], local[:, : LAYOUT.link.start])
     links = local[:, LAYOUT.link]
