@@ -144,6 +144,7 @@ def with_job(
         return jnp.where(here, new[..., None].astype(old.dtype), old)
 
     def put_few(old: Array, new: Array) -> Array:
+        """`put`. An accelerator touches only the places of the job; a CPU is faster with all of them."""
         if on_cpu():
             return put(old, new)
         groups, new = jnp.arange(place.size), new.reshape(new.shape[0], -1)
