@@ -96,7 +96,7 @@ def program_of_rounds(
             else:
                 states, turns = jax.vmap(step, in_axes=(0, None, 0))(states, params, jax.random.split(act, count))
             done = jax.vmap(is_finished)(states)
-            jobs = jnp.where(done, _finished(states), 0).sum()
+            jobs = jax.lax.cond(done.any(), lambda: jnp.where(done, _finished(states), 0).sum(), lambda: jnp.int32(0))
             return restart(again, states, done, pool), (turns.sum(), jobs)
 
         states, _, (turns, jobs) = play_rounds(play, states, jax.random.split(key, rounds))

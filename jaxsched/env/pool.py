@@ -67,13 +67,14 @@ def _put_one(done: Array, number: Array, pool: PyTree, old: PyTree) -> PyTree:
 
 
 def _put_some(done: Array, number: Array, pool: PyTree, old: PyTree) -> PyTree:
+    # -1: has its member. The number is carried, or XLA would read a lone environment's member before the loop, each time.
     def body(carry: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
         after, left = carry
         one = jnp.unravel_index(jnp.argmax(left), left.shape)
-        put = jax.tree.map(lambda here, members: here.at[one].set(members[number[one]]), after, pool)
-        return put, left.at[one].set(False)
+        put = jax.tree.map(lambda here, members: here.at[one].set(members[left[one]]), after, pool)
+        return put, left.at[one].set(-1)
 
-    return lax.while_loop(lambda carry: carry[1].any(), body, (old, done))[0]
+    return lax.while_loop(lambda carry: (carry[1] >= 0).any(), body, (old, jnp.where(done, number, -1)))[0]
 
 
 def restart(key: PRNGKeyArray, states: State, done: Bool[Array, "B"], pool: State) -> State:
