@@ -203,14 +203,19 @@ def set_rows(columns: T, row: Int[Array, "n"], needed: Bool[Array, "n"], values:
 def _set_rows_of_lanes(columns: T, row: Array, needed: Array, values: T) -> T:
     """`set_rows` of environments on a leading axis."""
 
-    def of_lane(lane: Array, columns: T) -> T:
-        def put_one(carry: tuple[Array, T]) -> tuple[Array, T]:
-            left, columns = carry
-            i = jnp.argmax(left)
-            put = lambda old, new: old.at[lane, row[lane, i]].set(new[lane, i])
-            return left.at[i].set(False), jax.tree.map(put, columns, values)
+    block = math.gcd(row.shape[1], 64)  # what is left is looked for block by block
 
-        return lax.while_loop(lambda carry: carry[0].any(), put_one, (needed[lane], columns))[1]
+    def of_lane(lane: Array, columns: T) -> T:
+        def put_one(carry: tuple[Array, Array, T]) -> tuple[Array, Array, T]:
+            some, left, columns = carry
+            at = jnp.argmax(some), jnp.argmax(left[jnp.argmax(some)])
+            left = left.at[at].set(False)
+            i = at[0] * block + at[1]
+            put = lambda old, new: old.at[lane, row[lane, i]].set(new[lane, i])
+            return some.at[at[0]].set(left[at[0]].any()), left, jax.tree.map(put, columns, values)
+
+        left = needed[lane].reshape(-1, block)
+        return lax.while_loop(lambda carry: carry[0].any(), put_one, (left.any(-1), left, columns))[2]
 
     return lax.fori_loop(0, row.shape[0], of_lane, columns)
 

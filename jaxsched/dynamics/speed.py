@@ -17,6 +17,7 @@ from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI
 from jaxsched.pytree import Pytree
 
 UNROLL = 64  # resources per turn of a loop: one fused kernel instead of many small ones
+AT_ONCE = 512  # places times placements that a CPU works out together; of more it looks at what each placement touches
 
 
 class StepTime(Pytree):
@@ -124,7 +125,7 @@ def step_time_with(
 
     Args: `now`, leaves [R], under `total`; `added`: use of the placements.
     """
-    if on_cpu():
+    if on_cpu() and jobs.slot.size * added.shape[1] > AT_ONCE:
         return lax.map(lambda more: _with_one(interference, jobs, total, now, more), added.T)
     layout = jobs.layout
     after = totals_at_places(layout, total[:, None] + added)[:, :, :, None]
@@ -209,15 +210,12 @@ def _with_places(time: StepTime, jobs: Occupants, at_places: tuple[Array, Array]
 
 
 def _with_rows(time: StepTime, jobs: Occupants, at_places: tuple[Array, Array]) -> StepTime:
-    """`_with_places` of several placements on a last axis, for accelerators.
+    """`_with_places` of several placements on a last axis.
 
     A row of them is scattered for each place. Times are not negative, so they are ordered as their bits are, and
-    integers have an atomic maximum. To compare every place with every running slot takes three times as long.
+    integers have an atomic maximum. On a GPU, comparing every place with every running slot takes three times as long.
     """
-    slot, bits = (
-        jobs.slot.reshape(-1).astype(jnp.int32),
-        functools.partial(lax.bitcast_convert_type, new_dtype=jnp.int32),
-    )
+    slot, bits = jobs.slot.reshape(-1).astype(jnp.int32), lambda x: lax.bitcast_convert_type(x, jnp.int32)
     at = jnp.where(slot >= 0, slot, jobs.ideal.shape[-1])
 
     def longer(seconds: Array, new: Array) -> Array:

@@ -177,6 +177,7 @@ class Starting(Pytree):
     job: JobSpec
     duration_s: Float32[Array, ""]
     left_s: tuple[Float32[Array, ""], Float32[Array, ""]]  # of its work, and what float32 cannot hold of it
+    active: Bool[Array, "R"]  # running slots with jobs there: read from what is written, they would be copied each time
 
 
 def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Running:
@@ -192,6 +193,7 @@ def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Runni
         job=job,
         duration_s=state.jobs.duration_s[placed.row],
         left_s=left_at_start(state, placed.row),
+        active=state.running.job >= 0,
     )
 
     def start(running: Running, one: Starting) -> Running:
@@ -204,7 +206,7 @@ def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Runni
             duration_s=running.duration_s.at[slot].set(one.duration_s),
             remaining_s=running.remaining_s.at[slot].set(one.left_s[0]),
             remaining_low_s=running.remaining_low_s.at[slot].set(one.left_s[1]),
-            occupants=with_job(running.occupants, running.job >= 0, slot, asks, one.workers, one.ps),
+            occupants=with_job(running.occupants, one.active, slot, asks, one.workers, one.ps),
         )
 
     return update_where(placed.legal, start, state.running, starting)

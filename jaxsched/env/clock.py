@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Int32
 
-from jaxsched.dynamics.batching import on_cpu, only_where, put_where, with_shared
+from jaxsched.dynamics.batching import on_cpu, only_where, with_shared
 from jaxsched.dynamics.occupants import Occupants, in_groups
 from jaxsched.dynamics.resources import with_links
 from jaxsched.env.extensions.failures import intervals_to_change
@@ -118,8 +118,7 @@ def _run(
 
     def until_next_completion(now: IntervalState) -> IntervalState:
         then, finished = to_next_completion(params, now, constants)
-        note = lambda p: jnp.where(finished[p], then.elapsed_s, then.finish_offset_s[p])
-        then = then.replace(finish_offset_s=put_where(finished.any(-1), note, then.finish_offset_s))
+        then = then.replace(finish_offset_s=jnp.where(finished, then.elapsed_s, then.finish_offset_s))
         return with_load(params, then, constants, *load_when(then.active, finished, now.load))
 
     start = with_load(params, start, constants, *load_when(start.active, constants.changed, start.load))
@@ -127,6 +126,5 @@ def _run(
     rest = length - end.elapsed_s  # nothing runs any more, but jobs may be queued
     finished = start.active & ~end.active
     freed_in = lambda p: in_groups(of_partition(p), jnp.where(finished[p], constants.gpus_per_worker[p], 0))
-    none = jnp.zeros(params.cluster.shape[1:], jnp.int32)
-    freed = only_where(finished.any(-1), freed_in, lambda p: none)
+    freed = only_where(finished.any(-1), freed_in, lambda p: jnp.zeros(params.cluster.shape[1:], jnp.int32))
     return end.replace(terms=accumulate(end.terms, end.rates, rest, params.interval_s)), freed

@@ -20,8 +20,7 @@ def draw_number(key: PRNGKeyArray, pool: State) -> Int32[Array, ""]:
 
 def draw_start(key: PRNGKeyArray, pool: State) -> State:
     """A random member of the pool."""
-    index = draw_number(key, pool)
-    return jax.tree.map(lambda leaf: leaf[index], pool)
+    return jax.tree.map(lambda leaf: leaf[draw_number(key, pool)], pool)
 
 
 def start_if(key: PRNGKeyArray, played: State | Playing, done: Bool[Array, ""], pool: State) -> State | Playing:
@@ -67,7 +66,7 @@ def _put_one(done: Array, number: Array, pool: PyTree, old: PyTree) -> PyTree:
 
 
 def _put_some(done: Array, number: Array, pool: PyTree, old: PyTree) -> PyTree:
-    # -1: has its member. The number is carried, or XLA would read a lone environment's member before the loop, each time.
+    # -1: has its member. If nothing carried changed, XLA would read a lone environment's member before every such loop.
     def body(carry: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
         after, left = carry
         one = jnp.unravel_index(jnp.argmax(left), left.shape)

@@ -141,9 +141,9 @@ def _compacted(best: bool, menu: Menu) -> Menu:
     if best:
         first, others = kept & (menu.order == 0), kept & (menu.order > 0)
         kept &= first | (jnp.cumsum(others) <= OPTIONS - first.sum())
-    place = jnp.cumsum(kept) - 1
-    wanted = kept & (place == jnp.arange(min(OPTIONS, size))[:, None])
-    chosen, some = jnp.argmax(wanted, -1), wanted.any(-1)
+    so_far, place = jnp.cumsum(kept), jnp.arange(min(OPTIONS, size))
+    some = place < so_far[-1]
+    chosen = jnp.where(some, (so_far[:, None] <= place).sum(0), 0)
     return jax.tree.map(lambda leaf: leaf[chosen], menu).replace(mask=some)
 
 

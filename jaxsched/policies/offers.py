@@ -151,10 +151,8 @@ def _map_in_blocks(
         chosen = valid & (place == start + jnp.arange(BLOCK)[:, None])
         index = jnp.argmax(chosen, -1)
         new = predict(jax.tree.map(lambda leaf: leaf[index], options))
-        return start + BLOCK, *(put(old, chosen, values) for old, values in zip(found, new, strict=True))
-
-    def put(old: Array, chosen: Array, new: Array) -> Array:
-        return jnp.where(chosen.any(0), jnp.where(chosen, new[:, None], 0.0).sum(0), old)
+        at = jnp.where(chosen.any(-1), index, count)
+        return start + BLOCK, *(old.at[at].set(values, mode="drop") for old, values in zip(found, new, strict=True))
 
     start = (jnp.int32(0), *(jnp.full(count, value) for value in others))
     return lax.while_loop(lambda carry: carry[0] <= place[-1], block, start)[1:]
