@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import hlo
+from jaxsched.env.pool import put_if
 
 TEXT = """HloModule jit_run, is_scheduled=true
 
@@ -59,3 +60,16 @@ def test_a_program_that_jax_compiles():
     (loop,) = hlo.program(text).within
     assert loop.turns is None
     assert loop.bytes >= 2 * 4000  # the array in and out at least
+
+
+def test_a_lone_environment_reads_a_member_of_the_pool_only_when_it_starts_anew():
+    """XLA takes out of a loop what is the same in each turn: a member's job list was read in every round."""
+
+    def run(done, number, pool, old):
+        return put_if(done, number, pool, old)
+
+    pool, old = jnp.zeros((8, 4099)), jnp.ones((1, 4099))
+    lowered = jax.jit(run, donate_argnums=3).lower(jnp.array([True]), jnp.array([3]), pool, old)
+    whole = hlo.program(lowered.compile().as_text())
+    assert whole.bytes < old.nbytes
+    assert whole.within[0].bytes >= old.nbytes
