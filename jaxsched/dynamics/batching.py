@@ -202,7 +202,6 @@ def set_rows(columns: T, row: Int[Array, "n"], needed: Bool[Array, "n"], values:
 @jax.custom_batching.custom_vmap
 def _set_rows_of_lanes(columns: T, row: Array, needed: Array, values: T) -> T:
     """`set_rows` of environments on a leading axis."""
-
     block = math.gcd(row.shape[1], 64)  # what is left is looked for block by block
 
     def of_lane(lane: Array, columns: T) -> T:

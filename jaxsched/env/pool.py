@@ -20,7 +20,8 @@ def draw_number(key: PRNGKeyArray, pool: State) -> Int32[Array, ""]:
 
 def draw_start(key: PRNGKeyArray, pool: State) -> State:
     """A random member of the pool."""
-    return jax.tree.map(lambda leaf: leaf[draw_number(key, pool)], pool)
+    index = draw_number(key, pool)
+    return jax.tree.map(lambda leaf: leaf[index], pool)
 
 
 def start_if(key: PRNGKeyArray, played: State | Playing, done: Bool[Array, ""], pool: State) -> State | Playing:
