@@ -16,6 +16,7 @@ import jraph
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PyTree
 
+from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.observation import Menu, Observation
 from jaxsched.networks.graphs import Level, containment, downward, exchange, hear, upward
 from jaxsched.pytree import Pytree
@@ -27,6 +28,8 @@ BELIEF = (0.3, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0, 2.0)
 # Of who looks ahead: what is worth waiting for comes after forwards, and these after all else (`policies.menu`).
 AHEAD = (1.0, 2.0, 12.0, 2.0, 0.0, 2.0, 2.0, 10.0)
 APPRAISED = 0.25  # share of the menus that are appraised at a time
+PART = 16  # options of a menu that are appraised together; measured on a CPU beside 8 and 32
+BLOCK = 96  # parts of menus that a CPU appraises at a time; likewise beside 48 and 192
 _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability of 0 stays a number
 
 
@@ -227,22 +230,30 @@ class SchedulerNetwork(nn.Module):
         return Heads(place=place, forward=forward, act=act, value=value)
 
 
+def zeros_of(shapes: T) -> T:
+    """Zeros of these shapes and types."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+
 def apply_packed(
     network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, share: float
 ) -> tuple[Heads, Bool[Array, "B P"]]:
-    """`network` on a batch of environments, without appraising the menus that are empty.
+    """`network` on a batch of environments, without appraising what is empty of their menus.
 
-    Args: `obs`, `menu` with leading axes B, P. There is room for `share` of the B * P menus; those of schedulers
-    beyond it are not appraised.
+    Args: `obs`, `menu` with leading axes B, P. There is room for `share` of the parts of all B * P menus; those beyond
+    it are not appraised.
     Returns: heads with leading axes B, P, and which of them are whole.
     """
     code: Embeddings = _apply(network, "encode", weights, obs)
-    some, flat = menu.mask.any(-1).reshape(-1), _flat((code, menu))
+    parts = _parts(menu)
+    some = parts.mask.any(-1)
     chosen = _those(some, math.ceil(some.size * share))
-    appraisal = _put(_unappraised(network, weights, flat), chosen, _appraised(network, weights, flat, chosen))
-    lead = menu.mask.shape[:2]
-    heads: Heads = _apply(network, "decide", weights, obs, menu, code, _unflat(appraisal, lead))
-    return heads, _unflat(jnp.zeros(some.size, bool).at[chosen].set(True, mode="drop") | ~some, lead)
+    new = _block_by_block(
+        functools.partial(_appraise, network, weights), chosen < some.size, _rows(code, parts, chosen)
+    )
+    heads = _decide(network, weights, obs, menu, code, _put(_unappraised(network, weights, code, parts), chosen, new))
+    done = jnp.zeros(some.size, bool).at[chosen].set(True, mode="drop") | ~some
+    return heads, done.reshape(*menu.mask.shape[:2], -1).all(-1)
 
 
 def apply_in_blocks(
@@ -253,18 +264,20 @@ def apply_in_blocks(
     It has no gradient, since how many times is known only then. Args: `obs`, `menu` with leading axes B, P.
     """
     code: Embeddings = _apply(network, "encode", weights, obs)
-    some, flat = menu.mask.any(-1).reshape(-1), _flat((code, menu))
+    parts = _parts(menu)
+    some = parts.mask.any(-1)
     size = math.ceil(some.size * share)
+    chosen = _those(some, -(-some.size // size) * size)
 
     def block(carry: tuple[Array, Appraisal]) -> tuple[Array, Appraisal]:
-        left, appraisal = carry
-        chosen = _those(left, size)
-        part = _appraised(network, weights, flat, chosen)
-        return left.at[chosen].set(False, mode="drop"), _put(appraisal, chosen, part)
+        start, appraisal = carry
+        here = lax.dynamic_slice(chosen, (start,), (size,))
+        new = _appraise(network, weights, *_rows(code, parts, here))
+        return start + size, _put(appraisal, here, new)
 
-    start = (some, _unappraised(network, weights, flat))
-    _, appraisal = lax.while_loop(lambda carry: carry[0].any(), block, start)
-    return _apply(network, "decide", weights, obs, menu, code, _unflat(appraisal, menu.mask.shape[:2]))
+    first = (jnp.int32(0), _unappraised(network, weights, code, parts))
+    _, appraisal = lax.while_loop(lambda carry: carry[0] < some.sum(), block, first)
+    return _decide(network, weights, obs, menu, code, appraisal)
 
 
 def _apply(network: SchedulerNetwork, method: str, weights: PyTree, *inputs: Any) -> Any:
@@ -272,29 +285,68 @@ def _apply(network: SchedulerNetwork, method: str, weights: PyTree, *inputs: Any
     return network.apply(weights, *inputs, method=method)
 
 
+def _parts(menu: Menu) -> Menu:
+    """Menus with leading axes B, P as parts of `PART` options in a row. Most menus fill only the first of theirs."""
+    options = menu.mask.shape[2]
+    size = options if options % PART else PART
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, size, *leaf.shape[3:]), menu)
+
+
 def _those(some: Bool[Array, "S"], size: int) -> Int32[Array, "size"]:
     """The first indices where `some`, then ones beyond the end, read as the last and written nowhere."""
     return jnp.nonzero(some, size=size, fill_value=some.size)[0]
 
 
-def _appraised(
-    network: SchedulerNetwork, weights: PyTree, flat: tuple[Embeddings, Menu], chosen: Int32[Array, "size"]
+def _rows(code: Embeddings, parts: Menu, chosen: Int32[Array, "size"]) -> tuple[Embeddings, Menu]:
+    """The `chosen` parts, and the embeddings, with leading axes B, P, of the schedulers whose they are."""
+    schedulers = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), code)
+    per_menu = parts.mask.shape[0] // schedulers.scheduler.shape[0]
+    whose = jax.tree.map(lambda leaf: leaf[chosen // per_menu], schedulers)
+    return whose, jax.tree.map(lambda leaf: leaf[chosen], parts)
+
+
+def _block_by_block(
+    appraise: Callable[[Embeddings, Menu], Appraisal], real: Bool[Array, "size"], rows: tuple[Embeddings, Menu]
 ) -> Appraisal:
-    return _apply(network, "appraise", weights, *jax.tree.map(lambda leaf: leaf[chosen], flat))
+    """`appraise(*rows)`. A CPU does it with `BLOCK` of them at a time, which fit its cache, unless none is `real`.
+
+    For gradients it does so again: that is faster than to keep what was worked out.
+    """
+    if not on_cpu():
+        return appraise(*rows)
+    count, size = real.shape[0], min(BLOCK, real.shape[0])
+
+    def blocks(leaf: Array) -> Array:
+        padded = jnp.pad(leaf, [(0, -count % size)] + [(0, 0)] * (leaf.ndim - 1))
+        return padded.reshape(-1, size, *leaf.shape[1:])
+
+    @jax.checkpoint
+    def one(block: tuple[Array, tuple[Embeddings, Menu]]) -> Appraisal:
+        real, rows = block
+        shapes = jax.eval_shape(appraise, *rows)
+        return lax.cond(real.any(), appraise, lambda *_: zeros_of(shapes), *rows)
+
+    made = lax.map(one, jax.tree.map(blocks, (real, rows)))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], made)
 
 
-def _unappraised(network: SchedulerNetwork, weights: PyTree, flat: tuple[Embeddings, Menu]) -> Appraisal:
-    shapes = jax.eval_shape(functools.partial(network.apply, method="appraise"), weights, *flat)
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+def _appraise(network: SchedulerNetwork, weights: PyTree, code: Embeddings, parts: Menu) -> Appraisal:
+    return _apply(network, "appraise", weights, code, parts)
+
+
+def _unappraised(network: SchedulerNetwork, weights: PyTree, code: Embeddings, parts: Menu) -> Appraisal:
+    rows = _rows(code, parts, jnp.arange(parts.mask.shape[0]))
+    return zeros_of(jax.eval_shape(functools.partial(_appraise, network, weights), *rows))
 
 
 def _put(all_of_them: Appraisal, chosen: Int32[Array, "size"], some: Appraisal) -> Appraisal:
     return jax.tree.map(lambda full, part: full.at[chosen].set(part, mode="drop"), all_of_them, some)
 
 
-def _flat(tree: T) -> T:
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), tree)
-
-
-def _unflat(tree: T, lead: tuple[int, ...]) -> T:
-    return jax.tree.map(lambda leaf: leaf.reshape(*lead, *leaf.shape[1:]), tree)
+def _decide(
+    network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, code: Embeddings, parts: Appraisal
+) -> Heads:
+    """All heads, from the appraisal of the menus' parts."""
+    best = parts.best.reshape(*code.scheduler.shape[:2], -1, parts.best.shape[-1]).max(-2)
+    appraisal = Appraisal(place=parts.place.reshape(menu.mask.shape), best=best)
+    return _apply(network, "decide", weights, obs, menu, code, appraisal)

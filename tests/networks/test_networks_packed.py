@@ -1,12 +1,11 @@
 """A batch of environments, and the appraisal of menus that are not empty alone."""
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.networks import hierarchy
 from jaxsched.networks.hierarchy import apply_in_blocks, apply_packed
 from tests.support.network_cases import NET, SIZE, apply, assert_same, make, weights_of
 
@@ -20,7 +19,13 @@ def batch(kept: float):
     return obs, jax.tree.map(lambda leaf: jnp.where(some.reshape(*some.shape, *[1] * (leaf.ndim - 2)), leaf, 0), menu)
 
 
-@functools.cache
+@pytest.fixture(autouse=True, params=[(12, 96), (4, 3)], ids=["whole menus at once", "parts in blocks"])
+def sizes(request, monkeypatch):
+    """Of what is appraised together, for menus of 12 options."""
+    for name, size in zip(("PART", "BLOCK"), request.param, strict=True):
+        monkeypatch.setattr(hierarchy, name, size)
+
+
 def jit_packed(share: float):
     return jax.jit(lambda obs, menu: apply_packed(NET, weights_of(NET), obs, menu, share))
 
@@ -68,3 +73,21 @@ def test_menus_beyond_the_room_are_said_to_be_missing_and_spoil_no_other():
     assert whole.dtype == bool and int((whole & some).sum()) == 3 and bool(whole[~some].all())
     expected = one_by_one(obs, menu)
     assert_same(*(jax.tree.map(lambda leaf: leaf[whole], x) for x in (heads, expected)), "act", "forward", "value")
+
+
+def test_gradients_are_those_of_the_network_as_a_whole():
+    obs, menu = batch(0.4)
+
+    def total(heads):
+        place = jnp.where(menu.mask, heads.place, 0.0)
+        return sum((jnp.sin(head) ** 2).sum() for head in (place, heads.forward, heads.value))
+
+    packed = jax.jit(jax.grad(lambda weights: total(apply_packed(NET, weights, obs, menu, 1.0)[0])))
+    plain = jax.jit(jax.grad(lambda weights: total(NET.apply(weights, obs, menu))))
+    weights = weights_of(NET)
+    largest = max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(plain(weights)))
+    assert largest > 1.0
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5 * largest),
+        packed(weights), plain(weights),
+    )  # fmt: skip
