@@ -65,7 +65,7 @@ def job_tables(cluster: Cluster, config: EnvConfig, count: int) -> JobTable:
     return sample(jax.random.split(jax.random.key(1), count))
 
 
-TURNS_BETWEEN_STARTS = 16  # of environments in step with each other; one that has finished waits for so long at most
+TURNS_BETWEEN_STARTS = 64  # of environments in step with each other; one that has finished waits for so long at most
 CACHED = 64  # environments that a CPU plays side by side: so many stay in its cache
 
 

@@ -18,11 +18,13 @@ from jax import Array, core, lax
 from jaxtyping import Bool, Int, PyTree
 
 from jaxsched.options import ACCELERATOR as ACCELERATOR
-from jaxsched.options import CPU
+from jaxsched.options import CPU as CPU
 from jaxsched.options import PATHS as PATHS
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
+G = TypeVar("G")
+E = TypeVar("E")
 
 
 _path: contextvars.ContextVar[str | None] = contextvars.ContextVar("path", default=None)
@@ -140,26 +142,83 @@ def _either(compute: Callable[..., T], otherwise: Callable[..., T], needed: Arra
     return lax.cond(needed, compute, otherwise, *index)
 
 
-def update_where(needed: Bool[Array, "*S"], update: Callable[[T, PyTree], T], values: T, given: PyTree) -> T:
-    """`values` with `update(value, given)` of every one that is `needed`; leaves of both have the axes of `needed`.
+STARTED = 3 / 16  # of all partitions side by side in which jobs start together; in a turn a seventh has such
+MANY = 8192  # with fewer partitions side by side all are computed
 
-    On a CPU, and there under any `vmap`, one is updated after the other where it lies, and the rest is not touched.
-    Else all are: where it is not `needed`, `update` must return the value as it is. So nothing is copied to choose
-    between the two.
+
+def write_where(
+    needed: Bool[Array, "P"],
+    entry: Callable[[G], E],
+    put: Callable[[T, tuple[Array, ...], G, E], T],
+    values: T,
+    given: G,
+    *,
+    least: int = MANY,
+) -> T:
+    """`values` with what `entry` makes of every one of `given` that is `needed`; leaves of both have the axis P.
+
+    On a CPU, and there under any `vmap`, one is put after the other where it lies, and the rest is not touched. Under
+    `vmap` on an accelerator only what is needed anywhere is computed, `STARTED` of all places at a time.
+
+    Args:
+        entry: of one of `given`; where it is not `needed`, `put` must leave the values as they are.
+        put: `put(values, (), given, entry)` of one place, or with indices of axes that all three have.
+        least: of fewer places side by side all are computed.
     """
-    if not on_cpu():
-        for _ in range(needed.ndim):
-            update = jax.vmap(update)
-        return update(values, given)
-    first = (0,) * needed.ndim
-    call, constants = _explicit(update, _part(values, first), _part(given, first))
-    return _update_some(call, (0,) * len(constants), constants, needed, values, given)
+    if on_cpu():
+        first = (0,)
+        update = lambda value, one: put(value, (), one, entry(one))
+        call, constants = _explicit(update, _part(values, first), _part(given, first))
+        return _update_some(call, (0,) * len(constants), constants, needed, values, given)
+    call, constants = _explicit(entry, _part(given, 0))
+
+    def alone(constants: list[Array], needed: Array, values: T, given: G) -> T:
+        entries = jax.vmap(functools.partial(call, constants))(given)
+        return put(values, (jnp.arange(needed.shape[0]),), given, entries)
+
+    run = jax.custom_batching.custom_vmap(alone)
+
+    @run.def_vmap
+    def side_by_side(size: int, batched: list, constants: list[Array], *rest: PyTree) -> tuple:
+        def spread(leaf: Array, some: bool) -> Array:
+            return leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape))
+
+        needed, values, given = jax.tree.map(spread, rest, tuple(batched[1:]))
+        if needed.size < least:
+            own = [0 if some else None for some in batched[0]]
+            after = jax.vmap(alone, in_axes=(own, 0, 0, 0))(constants, needed, values, given)
+        else:
+            after = _written_in_shares(call, put, batched[0], constants, needed, values, given)
+        return after, jax.tree.map(lambda _: True, after)
+
+    return run(constants, needed, values, given)
+
+
+def _written_in_shares(
+    call: Callable, put: Callable, mapped: list[bool], constants: list[Array], needed: Array, values: T, given: PyTree
+) -> T:
+    """`write_where` of many environments; `mapped`: the constants that have their axis."""
+    count = math.ceil(needed.size * STARTED)
+
+    def one(lane: Array, given: PyTree) -> PyTree:
+        return call([leaf[lane] if some else leaf for leaf, some in zip(constants, mapped, strict=True)], given)
+
+    def some(carry: tuple[Array, T]) -> tuple[Array, T]:
+        left, values = carry
+        chosen = jnp.nonzero(left, size=count, fill_value=left.size)[0]
+        at = jnp.unravel_index(jnp.minimum(chosen, left.size - 1), needed.shape)
+        new = _part(given, at)
+        entries = jax.vmap(one)(at[0], new)
+        lane = jnp.where(chosen < left.size, at[0], needed.shape[0])  # beyond the end nothing is written
+        return left.at[chosen].set(False, mode="drop"), put(values, (lane, at[1]), new, entries)
+
+    return lax.while_loop(lambda carry: carry[0].any(), some, (needed.reshape(-1), values))[1]
 
 
 def _update_some(
     call: Callable, depths: tuple[int, ...], constants: list[Array], needed: Array, values: T, given: PyTree
 ) -> T:
-    """`update_where` by `call(constants, value, given)`; each constant has so many of the first axes of `needed`."""
+    """`write_where` on a CPU by `call(constants, value, given)`; `depths`: of constants, first axes of `needed`."""
 
     def alone(constants: list[Array], needed: Array, values: T, given: PyTree) -> T:
         def next_one(carry: tuple[Array, T]) -> tuple[Array, T]:

@@ -114,6 +114,106 @@ def has_room(
     return ((left > jnp.where(alone, free, 0)) | (workers + ps == 0)).all()
 
 
+class Entry(Pytree):
+    """What is written down of a job that gets a running slot; leading axes of several such jobs."""
+
+    slot: Int32[Array, ""]  # its running slot; out of range: nothing is written
+    slots: Int[Array, "N K G"]  # `Occupants.slot` of its partition with it
+    place: Int32[Array, "NK"]  # among all places of the partition; beyond them where it has no tasks
+    workers: Int32[Array, "NK"]
+    ps: Int32[Array, "NK"]
+    use: Float32[Array, "channels NK"]
+    seconds: Float32[Array, "channels NK"]
+    last_groups: UInt8[Array, "bytes"]
+    job: Footprint
+
+
+def entry_of(
+    slots: Int[Array, "N K G"],
+    active: Bool[Array, "R"],
+    slot: Int32[Array, ""],
+    job: Footprint,
+    workers: Int[Array, "N K"],
+    ps: Int[Array, "N K"],
+) -> Entry:
+    """Where a job gets its places in one partition.
+
+    Args:
+        slots: `Occupants.slot`, with a free place in each of the job's groups (see `has_room`).
+        active: running slots with jobs.
+        slot: a free one, for the job.
+        job: what it asks for.
+        workers: of the job. ps: likewise.
+    """
+    layout, places = job.layout, slots.shape[-1]
+    starts, there = slot < active.shape[0], workers + ps > 0
+    taken = (slots >= 0) & active.at[jnp.maximum(slots.astype(jnp.int32), 0)].get(mode="promise_in_bounds")
+    place, group = jnp.argmin(taken, -1).reshape(-1), jnp.arange(layout.nk)
+    written = starts & there.reshape(-1) & ~taken.all(-1).reshape(-1)
+    here = (written[:, None] & (place[:, None] == jnp.arange(places))).reshape(slots.shape)
+    first = there & (jnp.cumsum(there, -1) == 1)
+    in_servers = jnp.array([True, True, False, False])[:, None, None] | first
+
+    def of_groups(per_resource: Array) -> Array:
+        of_group = jnp.where(in_servers, totals_at_places(layout, per_resource), 0.0)
+        return of_group.reshape(IN_SERVERS, -1)
+
+    return Entry(
+        slot=slot,
+        slots=jnp.where(here, slot.astype(slots.dtype), jnp.where(starts & (slots == slot), -1, slots)),
+        place=group * places + jnp.where(written, place, slots.size),
+        workers=workers.reshape(-1),
+        ps=ps.reshape(-1),
+        use=of_groups(job.use),
+        seconds=of_groups(jnp.concatenate([job.compute, job.base])),
+        last_groups=jnp.packbits((workers > 0).reshape(-1)),
+        job=job,
+    )
+
+
+def put_entry(occupants: Occupants, at: tuple[Int32[Array, "*jobs"], ...], entry: Entry) -> Occupants:
+    """The occupants with an entry, or with one in each of the partitions `at`; `()`: `occupants` are of one.
+
+    An accelerator touches only the job's places; a CPU is faster with all places of a partition.
+    """
+    layout, slot, job = occupants.layout, entry.slot, entry.job
+
+    def put(old: Array, new: Array, *before: Array) -> Array:
+        """`before`: indices of the axes before that of places, each with as many axes after those of `at`."""
+        flat, new = old.reshape(*old.shape[:-3], -1), new.astype(old.dtype)
+        if on_cpu() and not at:
+            groups, places = layout.nk, old.shape[-1]
+            here = entry.place[:, None] == jnp.arange(groups * places).reshape(groups, places)
+            return jnp.where(here, new[..., None], flat.reshape(*new.shape, places)).reshape(old.shape)
+        further = (None,) * (len(before) + 1)
+        index = (*(one[(..., *further)] for one in at), *before, entry.place[(..., *further[1:], slice(None))])
+        return flat.at[index].set(new, mode="drop", unique_indices=True).reshape(old.shape)
+
+    def put_at_slot(old: Array, new: Array) -> Array:
+        return old.at[(*at, slot)].set(new, mode="drop")
+
+    def put_on_links(old: Array, new: Array) -> Array:
+        index = (*(one[..., None] for one in at), jnp.arange(layout.links), slot[..., None])
+        return old.at[index].set(new, mode="drop")
+
+    channels, wires = jnp.arange(IN_SERVERS)[:, None], layout.link.start - layout.nk  # without the CPU
+    return occupants.replace(
+        slot=occupants.slot.at[at].set(entry.slots, mode="drop"),
+        workers=put(occupants.workers, entry.workers),
+        ps=put(occupants.ps, entry.ps),
+        use=put(occupants.use, entry.use, channels),
+        seconds=put(occupants.seconds, entry.seconds, channels),
+        link_use=put_on_links(occupants.link_use, job.use[..., layout.link]),
+        link_seconds=put_on_links(occupants.link_seconds, job.base[..., wires:]),
+        ideal=put_at_slot(occupants.ideal, job.ideal),
+        least=put_at_slot(occupants.least, job.least),
+        sens_cpu=put_at_slot(occupants.sens_cpu, job.sens_cpu),
+        sens_pcie=put_at_slot(occupants.sens_pcie, job.sens_pcie),
+        model=put_at_slot(occupants.model, job.model),
+        last_groups=put_at_slot(occupants.last_groups, entry.last_groups),
+    )
+
+
 def with_job(
     occupants: Occupants,
     active: Bool[Array, "R"],
@@ -124,54 +224,9 @@ def with_job(
 ) -> Occupants:
     """The occupants of one partition with a job in the running slot `slot`; out of range: as they are.
 
-    Args:
-        occupants: of one partition, with a place in each of the job's groups (see `has_room`).
-        active: running slots with jobs.
-        slot: a free one.
-        job: what it asks for.
-        workers: of the job. ps: likewise.
+    Args: as of `entry_of`.
     """
-    slots, layout = active.shape[0], occupants.layout
-    starts, there = slot < slots, workers + ps > 0
-    taken = at_places(occupants, active, False)
-    place = jnp.argmin(taken, -1)
-    here = place[..., None] == jnp.arange(taken.shape[-1])
-    here &= starts & there[..., None] & ~taken
-    first = there & (jnp.cumsum(there, -1) == 1)
-    left = starts & (occupants.slot == slot)
-
-    def put(old: Array, new: Array) -> Array:
-        return jnp.where(here, new[..., None].astype(old.dtype), old)
-
-    def put_few(old: Array, new: Array) -> Array:
-        """`put`. An accelerator touches only the places of the job; a CPU is faster with all of them."""
-        if on_cpu():
-            return put(old, new)
-        groups, new = jnp.arange(place.size), new.reshape(new.shape[0], -1)
-        at = jnp.where(here.any(-1).reshape(-1), groups * taken.shape[-1] + place.reshape(-1), taken.size + groups)
-        flat = old.reshape(old.shape[0], -1).at[:, at]
-        return flat.set(new, mode="drop", unique_indices=True).reshape(old.shape)
-
-    def at_slot(old: Array, new: Array) -> Array:
-        return old.at[..., slot].set(new, mode="drop")
-
-    in_servers = jnp.array([True, True, False, False])[:, None, None] | first
-    seconds = jnp.concatenate([job.compute, job.base])
-    return occupants.replace(
-        slot=jnp.where(here, slot.astype(occupants.slot.dtype), jnp.where(left, -1, occupants.slot)),
-        workers=put(occupants.workers, workers),
-        ps=put(occupants.ps, ps),
-        use=put_few(occupants.use, jnp.where(in_servers, totals_at_places(layout, job.use), 0.0)),
-        seconds=put_few(occupants.seconds, jnp.where(in_servers, totals_at_places(layout, seconds), 0.0)),
-        link_use=at_slot(occupants.link_use, job.use[layout.link]),
-        link_seconds=at_slot(occupants.link_seconds, seconds[layout.link]),
-        ideal=at_slot(occupants.ideal, job.ideal),
-        least=at_slot(occupants.least, job.least),
-        sens_cpu=at_slot(occupants.sens_cpu, job.sens_cpu),
-        sens_pcie=at_slot(occupants.sens_pcie, job.sens_pcie),
-        model=at_slot(occupants.model, job.model),
-        last_groups=occupants.last_groups.at[slot].set(jnp.packbits((workers > 0).reshape(-1)), mode="drop"),
-    )
+    return put_entry(occupants, (), entry_of(occupants.slot, active, slot, job, workers, ps))
 
 
 def count_last(occupants: Occupants) -> Int32[Array, "N K"]:

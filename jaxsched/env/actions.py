@@ -6,9 +6,9 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int, Int32
 
 from jaxsched.cluster.hardware import group_capacity, one_partition, workers_within
-from jaxsched.dynamics.batching import on_cpu, only_where, update_where
+from jaxsched.dynamics.batching import on_cpu, only_where, write_where
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
-from jaxsched.dynamics.occupants import has_room, with_job
+from jaxsched.dynamics.occupants import Entry, entry_of, has_room, put_entry
 from jaxsched.env.extensions import preemption, sharing, starts
 from jaxsched.env.extensions.failures import allows
 from jaxsched.env.extensions.gpu_sets import usable_by
@@ -178,6 +178,7 @@ class Starting(Pytree):
     duration_s: Float32[Array, ""]
     left_s: tuple[Float32[Array, ""], Float32[Array, ""]]  # of its work, and what float32 cannot hold of it
     active: Bool[Array, "R"]  # running slots with jobs there: read from what is written, they would be copied each time
+    places: Int[Array, "N K G"]  # whose the places are there; likewise
 
 
 def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Running:
@@ -194,22 +195,29 @@ def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Runni
         duration_s=state.jobs.duration_s[placed.row],
         left_s=left_at_start(state, placed.row),
         active=state.running.job >= 0,
+        places=state.running.occupants.slot,
     )
 
-    def start(running: Running, one: Starting) -> Running:
+    def entry(one: Starting) -> Entry:
         here, slot = one_partition(cluster, one.partition), one.slot
         asks = footprint(here, best, profiles, one.job, one.workers, one.ps)
-        return running.replace(
-            job=running.job.at[slot].set(one.row),
-            gpus_per_worker=running.gpus_per_worker.at[slot].set(one.job.gpus_per_worker),
-            gpus=running.gpus.at[slot].set(one.job.workers * one.job.gpus_per_worker),
-            duration_s=running.duration_s.at[slot].set(one.duration_s),
-            remaining_s=running.remaining_s.at[slot].set(one.left_s[0]),
-            remaining_low_s=running.remaining_low_s.at[slot].set(one.left_s[1]),
-            occupants=with_job(running.occupants, one.active, slot, asks, one.workers, one.ps),
-        )
+        return entry_of(one.places, one.active, slot, asks, one.workers, one.ps)
 
-    return update_where(placed.legal, start, state.running, starting)
+    return write_where(placed.legal, entry, _put_job, state.running, starting)
+
+
+def _put_job(running: Running, at: tuple[Int32[Array, "*jobs"], ...], one: Starting, entry: Entry) -> Running:
+    """The running jobs with one that starts, or one in each of the partitions `at`; `()`: they are of one partition."""
+    there = (*at, one.slot)
+    return running.replace(
+        job=running.job.at[there].set(one.row, mode="drop"),
+        gpus_per_worker=running.gpus_per_worker.at[there].set(one.job.gpus_per_worker, mode="drop"),
+        gpus=running.gpus.at[there].set(one.job.workers * one.job.gpus_per_worker, mode="drop"),
+        duration_s=running.duration_s.at[there].set(one.duration_s, mode="drop"),
+        remaining_s=running.remaining_s.at[there].set(one.left_s[0], mode="drop"),
+        remaining_low_s=running.remaining_low_s.at[there].set(one.left_s[1], mode="drop"),
+        occupants=put_entry(running.occupants, at, entry),
+    )
 
 
 def _have_room(state: State, action: Action) -> Bool[Array, "P"]:

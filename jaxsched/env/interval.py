@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num
 
-from jaxsched.dynamics.batching import of_parts, on_cpu, put_where, set_rows
+from jaxsched.dynamics.batching import MANY, of_parts, on_cpu, put_where, set_rows
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
 from jaxsched.dynamics.occupants import Occupants, own_use
 from jaxsched.dynamics.resources import layout_of, link_totals, with_links
@@ -27,7 +27,6 @@ from jaxsched.semantics import WORK_TOLERANCE
 from jaxsched.workload.jobs import look_up
 
 CHANGED = 3 / 8  # of all partitions side by side that are looked at together; in a turn a third has changed
-MANY = 8192  # with fewer partitions side by side all are computed
 
 
 class Load(Pytree):

@@ -8,6 +8,7 @@ import pytest
 from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import (
     ACCELERATOR,
+    CPU,
     PATHS,
     everywhere,
     lane_by_lane,
@@ -15,8 +16,8 @@ from jaxsched.dynamics.batching import (
     only_where,
     set_rows,
     traced_for,
-    update_where,
     with_shared,
+    write_where,
 )
 from jaxsched.env.stages import transition
 from jaxsched.policies.registry import parse
@@ -143,26 +144,29 @@ def test_with_shared_is_a_loop_over_lanes(batched):
     np.testing.assert_allclose(jax.jit(jax.vmap(with_shared(pick), in_axes=axes))(*given), jnp.stack(alone))
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("path", "least"), [(CPU, 0), (ACCELERATOR, 0), (ACCELERATOR, 13)])
 @pytest.mark.parametrize("own_constant", [False, True])
-def test_only_what_is_needed_is_updated(path, own_constant):
-    """Alone, and side by side in two axes, whether what the update closes over is mapped or not."""
+def test_only_what_is_needed_is_written(path, least, own_constant):
+    """Alone, and side by side in two axes, whether what the entries close over is mapped or not."""
     rng = np.random.default_rng(0)
     needed, values, given = rng.random((2, 3, 4)) < 0.5, rng.random((2, 3, 4, 2)), rng.random((2, 3, 4))
     constant = np.arange(3.0) if own_constant else np.array(2.0)
 
+    def put(values, at, given, entry):
+        return {"x": values["x"].at[at].add(entry[..., None], mode="drop")}
+
     def one(needed, values, given, constant):
-        def update(value, given):
+        def entry(given):
             some, more = given
-            return {"x": jnp.where(some, value["x"] * constant + more, value["x"])}
+            return jnp.where(some, more * constant + 1.0, 0.0)
 
         with traced_for(path):
-            return update_where(needed, update, values, (needed, given))
+            return write_where(needed, entry, put, values, (needed, given), least=least)
 
     lanes = jax.vmap(one, in_axes=(0, 0, 0, 0 if own_constant else None))
     after = jax.jit(jax.vmap(lanes, in_axes=(0, 0, 0, None)))(needed, {"x": values}, given, constant)["x"]
-    by = constant[:, None, None] if own_constant else constant
-    np.testing.assert_allclose(after, np.where(needed[..., None], values * by + given[..., None], values), rtol=1e-6)
+    more = given * (constant[:, None] if own_constant else constant) + 1.0
+    np.testing.assert_allclose(after, values + np.where(needed, more, 0.0)[..., None], rtol=1e-6)
     first = jax.jit(one)(needed[0, 0], {"x": values[0, 0]}, given[0, 0], constant[0] if own_constant else constant)
     np.testing.assert_array_equal(first["x"], after[0, 0])
 
