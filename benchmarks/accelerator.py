@@ -13,6 +13,7 @@ $JAX is the version of jax here. A POLICY may be a folder with a checkpoint, or 
 """
 
 import argparse
+import collections
 import contextlib
 import dataclasses
 import json
@@ -35,6 +36,7 @@ from benchmarks import hlo
 from jaxsched.bench.programs import TURNS_BETWEEN_STARTS, environment_of, program_of_turns, start_states
 from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
+from jaxsched.env import actions, interval
 from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.learning.chunk import chunk, initial
@@ -47,7 +49,7 @@ from jaxsched.policies.registry import parse
 
 FLAGS = "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false --xla_gpu_cuda_data_dir="
 CLUSTER, POOL, TURNS = "leaf-spine-64", 64, 3 * TURNS_BETWEEN_STARTS
-SEEN_ENVS, SEEN_CALLS, WARM_CALLS = 64, 8, 8  # what decisions per turn are counted on
+SEEN_ENVS, SEEN_CALLS, WARM_CALLS = 64, 2, 2  # what decisions per turn are counted on
 TRAINING = "training"
 CHUNK_TURNS, SEEN_TRAINING_ENVS, WARM_CHUNKS, SEEN_CHUNKS = 96, 8, 4, 4
 # As XLA describes an H200: https://www.nvidia.com/en-us/data-center/h200/ for the figures.
@@ -99,7 +101,7 @@ def total(loop: hlo.Loop, turns: int) -> tuple[int, int, int]:
 
 
 def counted(config: EnvConfig, params: EnvParams, policy: Policy, states: State) -> tuple[float, float]:
-    """Decisions of an environment in a turn, and the share of its places that `of_parts` needs, on average.
+    """Decisions of an environment in a turn, and the passes of loops over what is needed, on average (1.2: up to 2).
 
     Played here, once clusters have filled.
     """
@@ -113,24 +115,41 @@ def counted(config: EnvConfig, params: EnvParams, policy: Policy, states: State)
                 needed.clear()
             playing, some, _ = run(playing, params, states, jax.random.key(call))
             made += int(some) if call >= WARM_CALLS else 0
-    return made / (SEEN_CALLS * TURNS * SEEN_ENVS), float(np.mean(needed)) if needed else 0.0
+    return made / (SEEN_CALLS * TURNS * SEEN_ENVS), most_passes(needed)
+
+
+Needed = dict[float, list[float]]  # by the share of all places that is computed at a time: the shares that were needed
 
 
 @contextlib.contextmanager
-def watched_places() -> Iterator[list[float]]:
-    """Has every call of `of_parts` say which share of its places it needs; complete when the block has ended."""
-    needed: list[float] = []
+def watched_places() -> Iterator[Needed]:
+    """Has every call of `of_parts` and `write_where` say what it needs; complete when the block has ended."""
+    needed: Needed = collections.defaultdict(list)
 
-    def watched(parts: PyTree, some: Array, *rest: Any) -> Any:
-        jax.debug.callback(lambda share: needed.append(float(share)), some.mean())
-        return batching.of_parts(parts, some, *rest)
+    def note(share: float, some: Array) -> None:
+        jax.debug.callback(lambda mean: needed[share].append(float(mean)), some.mean())
 
-    menu.of_parts = heuristics.of_parts = watched
+    def watched(parts: PyTree, some: Array, *rest: Any, share: float = batching.SHARE, **more: Any) -> Any:
+        note(share, some)
+        return batching.of_parts(parts, some, *rest, share=share, **more)
+
+    def written(some: Array, *rest: Any, **more: Any) -> Any:
+        note(batching.STARTED, some)
+        return batching.write_where(some, *rest, **more)
+
+    menu.of_parts = heuristics.of_parts = interval.of_parts = watched
+    actions.write_where = written
     try:
         yield needed
         jax.effects_barrier()
     finally:
-        menu.of_parts = heuristics.of_parts = batching.of_parts
+        menu.of_parts = heuristics.of_parts = interval.of_parts = batching.of_parts
+        actions.write_where = batching.write_where
+
+
+def most_passes(needed: Needed) -> float:
+    """The passes of the loop that goes on most often, on average."""
+    return max(float(np.mean(shares)) / share for share, shares in needed.items())
 
 
 def training_setting(envs: int) -> Setting:
@@ -156,12 +175,12 @@ def training_row(envs: int) -> dict[str, Any]:
             made += int(metrics["decisions"]) if call >= WARM_CHUNKS else 0
     decisions = made / (SEEN_CHUNKS * CHUNK_TURNS * SEEN_TRAINING_ENVS)
     busy = decisions / few.worlds.params.cluster.shape[0]  # at least the share of the menus that hold something
-    loops = max(1, math.ceil(float(np.mean(needed)) / batching.SHARE), math.ceil(busy / APPRAISED))
+    loops = max(1, math.ceil(most_passes(needed)), math.ceil(busy / APPRAISED))
     setting = training_setting(envs)
     shapes = jax.eval_shape(lambda: initial(setting))
     program, compile_s = compiled_for_gpu(lambda state: chunk(setting, state), shapes)
     return counts_row(TRAINING, envs, total(program, loops), CHUNK_TURNS, decisions, compile_s) | {
-        "needed_places": round(float(np.mean(needed)), 3)
+        "passes": round(most_passes(needed), 3)
     }
 
 
@@ -176,9 +195,9 @@ def row_of(name: str, envs: int) -> dict[str, Any]:
     playing = jax.eval_shape(jax.vmap(at_boundary), lists(envs))
     run = program_of_turns(config, policy, TURNS)
     program, compile_s = compiled_for_gpu(run, playing, params, lists(POOL), jax.random.key(0))
-    made, needed = counted(config, params, policy, start_states(cluster, config, params, SEEN_ENVS))
-    counts = total(program, max(1, math.ceil(needed / batching.SHARE)))
-    return counts_row(name, envs, counts, TURNS, made, compile_s) | {"needed_places": round(needed, 3)}
+    made, passes = counted(config, params, policy, start_states(cluster, config, params, SEEN_ENVS))
+    counts = total(program, max(1, math.ceil(passes)))
+    return counts_row(name, envs, counts, TURNS, made, compile_s) | {"passes": round(passes, 3)}
 
 
 def counts_row(

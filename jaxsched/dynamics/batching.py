@@ -142,7 +142,7 @@ def _either(compute: Callable[..., T], otherwise: Callable[..., T], needed: Arra
     return lax.cond(needed, compute, otherwise, *index)
 
 
-STARTED = 3 / 16  # of all partitions side by side in which jobs start together; in a turn a seventh has such
+STARTED = 7 / 32  # of all partitions side by side that get a job together; in a turn 18% do
 MANY = 8192  # with fewer partitions side by side all are computed
 
 

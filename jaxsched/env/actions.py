@@ -6,7 +6,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int, Int32
 
 from jaxsched.cluster.hardware import group_capacity, one_partition, workers_within
-from jaxsched.dynamics.batching import on_cpu, only_where, write_where
+from jaxsched.dynamics.batching import MANY, on_cpu, only_where, write_where
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
 from jaxsched.dynamics.occupants import Entry, entry_of, has_room, put_entry
 from jaxsched.env.extensions import preemption, sharing, starts
@@ -203,7 +203,7 @@ def _run(params: EnvParams, state: State, placed: Placed, job: JobSpec) -> Runni
         asks = footprint(here, best, profiles, one.job, one.workers, one.ps)
         return entry_of(one.places, one.active, slot, asks, one.workers, one.ps)
 
-    return write_where(placed.legal, entry, _put_job, state.running, starting)
+    return write_where(placed.legal, entry, _put_job, state.running, starting, least=MANY)
 
 
 def _put_job(running: Running, at: tuple[Int32[Array, "*jobs"], ...], one: Starting, entry: Entry) -> Running:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
-from jaxsched.env import interval
+from jaxsched.env import actions, interval
 from jaxsched.env.environment import initial_state, is_finished
 from jaxsched.env.rollout import one_turn
 from jaxsched.env.stages import at_boundary
@@ -62,7 +62,8 @@ def test_pair_factors_as_the_oracle(seed, spec):
 
 @pytest.mark.slow
 def test_side_by_side_as_alone(monkeypatch):
-    monkeypatch.setattr(interval, "MANY", 0)  # partitions that have changed are picked out
+    for module in (interval, actions):
+        monkeypatch.setattr(module, "MANY", 0)  # partitions that have changed, or get a job, are picked out
     drawn = [strategies.random_case(seed, "three", interval_s=61.7) for seed in range(4)]
     config, policy = drawn[0].shape.config(), parse("pack:tenants+backfill+spread")
     params, table = (jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts) for parts in zip(*map(_parts, drawn)))
