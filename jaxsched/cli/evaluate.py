@@ -215,7 +215,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         """The comparison, with its progress on stderr."""
         from jaxsched.cli.output import RunDisplay
         from jaxsched.evaluation.compare import compare
-        from jaxsched.executors.choose import LOCAL, choose_executor
+        from jaxsched.executors import LOCAL, choose_executor
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.simulate import Elsewhere, simulate
 
@@ -256,7 +256,7 @@ def evaluate_worlds(command: "Evaluate", worlds: str) -> None:
     from jaxsched.evaluation import world_tables
     from jaxsched.evaluation.figures import check_figure
     from jaxsched.evaluation.worlds import compare_worlds, write_worst
-    from jaxsched.executors.choose import choose_executor
+    from jaxsched.executors import choose_executor
     from jaxsched.io.files import check_outputs
     from jaxsched.policies.registry import parse_all
     from jaxsched.worlds.draw import PLAIN

@@ -103,7 +103,7 @@ class Sweep(ExecutorOptions):
     def _sweep(self, plan: "Plan") -> None:
         """Trains and measures what has no row, with progress on stderr."""
         from jaxsched.cli.output import Display, OverAll
-        from jaxsched.executors.choose import choose_executor
+        from jaxsched.executors import choose_executor
         from jaxsched.learning.devices import provide_devices
         from jaxsched.sweeps import plan as sweep_plan
         from jaxsched.sweeps import run as sweep

@@ -15,7 +15,7 @@ from jaxsched.cluster.hardware import total_gpus
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparison, worst_text, worst_worlds
-from jaxsched.executors.executor import Executor, LocalExecutor, Task, Tell
+from jaxsched.executors import Executor, LocalExecutor, Task, Tell
 from jaxsched.io.files import write_text
 from jaxsched.machine import versions
 from jaxsched.options import JAX, MOST_JOBS, EvaluatedWorld, RunOptions, describe, list_names

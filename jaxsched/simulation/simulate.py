@@ -11,7 +11,7 @@ from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.knowledge import HISTORY, NOTHING
 from jaxsched.errors import Slower, UserError
 from jaxsched.event_loop import is_simple
-from jaxsched.executors.executor import Executor, Task, Tell
+from jaxsched.executors import Executor, Task, Tell
 from jaxsched.machine import side_by_side
 from jaxsched.options import AUTO, COMPILED, JAX
 from jaxsched.policies.policy import Policy

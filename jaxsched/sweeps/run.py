@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from jaxsched.executors.executor import Executor, LocalExecutor, Task
+from jaxsched.executors import Executor, LocalExecutor, Task
 from jaxsched.io.files import write_text
 from jaxsched.io.json_lines import append, mend
 from jaxsched.io.locks import locked

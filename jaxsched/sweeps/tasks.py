@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxsched.executors.executor import Tell
+from jaxsched.executors import Tell
 from jaxsched.io.files import write_bytes, write_text
 from jaxsched.io.json_lines import read_rows
 from jaxsched.io.locks import locked

@@ -14,7 +14,7 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation import world_tables
 from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparison
 from jaxsched.evaluation.worlds import COMMAND, compare_worlds, write_worst
-from jaxsched.executors.executor import LocalExecutor
+from jaxsched.executors import LocalExecutor
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.jax_program import Program

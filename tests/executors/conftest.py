@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxsched.executors.choose import choose_executor
+from jaxsched.executors import choose_executor
 from tests.support.kube.server import free_port
 
 MARK = "JAXSCHED_TESTS"  # a variable by which workers of these tests are known

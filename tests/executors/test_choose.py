@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from jaxsched.errors import UserError
-from jaxsched.executors.choose import choose_executor
+from jaxsched.executors import choose_executor
 from tests.executors.conftest import needs
 from tests.support.commands import refused
 from tests.sweeps.test_sweep import BASE, TESTS

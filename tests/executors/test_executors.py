@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.executors.choose import choose_executor
-from jaxsched.executors.executor import RETRIES, LocalExecutor, Task
+from jaxsched.executors import RETRIES, LocalExecutor, Task, choose_executor
 from tests.executors import work
 from tests.executors.conftest import needs
 
@@ -21,7 +20,7 @@ PATIENCE_S = 300.0
 DRIVER = """
 import sys
 from pathlib import Path
-from jaxsched.executors.choose import choose_executor
+from jaxsched.executors import choose_executor
 from tests.executors import test_executors, work
 
 with choose_executor("slurm:local", [], Path(sys.argv[1])) as executor:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from jaxsched.cli.main import main
-from jaxsched.executors.choose import choose_executor
+from jaxsched.executors import choose_executor
 from jaxsched.io.json_lines import read_rows
 from jaxsched.sweeps import run as sweep
 from jaxsched.sweeps.file import Sweep, load_sweep

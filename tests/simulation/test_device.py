@@ -14,7 +14,7 @@ from jaxsched.cli.simulate import Simulate
 from jaxsched.dynamics.batching import ACCELERATOR, CPU
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.executors.executor import _cores_asked_for
+from jaxsched.executors import _cores_asked_for
 from jaxsched.simulation import device
 from jaxsched.simulation.settings import Settings
 from tests.support.evaluation_jobs import some_jobs

@@ -1,1 +1,0 @@
-"""Tasks in this process, on a Ray cluster, or as Slurm jobs."""
