@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from learners import judge
 
 from jaxsched.evaluation.statistics import bootstrap_interval, interquartile_mean, mean_interval
-from jaxsched.io.json_lines import append, read_rows
+from jaxsched.io.json_file import append, read_rows
 from jaxsched.machine import enable_cache
 from jaxsched.sweeps.file import Sweep, load_sweep
 from jaxsched.sweeps.tasks import POLICY_FOLDER, UNTRAINED_FOLDER, folder_of, is_trained

@@ -106,8 +106,7 @@ def test_the_architecture_names_files_that_exist():
     """Of `path`: `name`, `name` also that the names are in that file or folder."""
     page = FENCED.sub("", text_of("docs/architecture.md"))
     roots = (ROOT / "jaxsched", ROOT / "jaxsched/event_loop/_kernel", ROOT / "tests/oracle", ROOT)
-    within = [*roots, ROOT / "jaxsched/env/extensions", ROOT / "jaxsched/executors", ROOT / "jaxsched/io"]
-    within += [ROOT / "jaxsched/simulation"]
+    within = [*roots, ROOT / "jaxsched/env/extensions", ROOT / "jaxsched/io", ROOT / "jaxsched/simulation"]
     for path, names in re.findall(r"`([\w./]+\.py)`(?:: ((?:`\w+`(?:, | and )?)+))?", page):
         found = [root / path for root in within if (root / path).is_file()]
         assert found, path

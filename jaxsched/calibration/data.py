@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 from jaxsched.errors import UserError
 from jaxsched.io import cards, csv_file
 from jaxsched.io.csv_file import MOST_BYTES
-from jaxsched.io.files import check_folder
-from jaxsched.io.inputs import read_bytes, shorten
+from jaxsched.io.files import check_folder, read_bytes, shorten
 from jaxsched.workload.datasets import DATASETS
 from jaxsched.workload.rows import Row, rows_of
 

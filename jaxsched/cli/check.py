@@ -119,8 +119,7 @@ def _folder(path: Path) -> str:
     from jaxsched.calibration.interference import files as interference
     from jaxsched.errors import UserError
     from jaxsched.io.cards import CARD_FILE
-    from jaxsched.io.json_file import read_json
-    from jaxsched.io.json_lines import read_rows
+    from jaxsched.io.json_file import read_json, read_rows
     from jaxsched.learning.evolved.state import STATE_FILE
     from jaxsched.learning.evolved.state import read_saved_config as saved_evolved
     from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER
@@ -195,7 +194,7 @@ def _csv(path: Path) -> str | None:
 def _yaml(path: Path) -> str:
     from jaxsched.cluster.presets import read_cluster_file
     from jaxsched.errors import UserError
-    from jaxsched.io.inputs import shorten
+    from jaxsched.io.files import shorten
     from jaxsched.io.yaml_file import read_yaml
     from jaxsched.learning.config import load_config
     from jaxsched.sweeps.file import load_sweep
@@ -233,12 +232,12 @@ def _json(path: Path) -> str | None:
 
 
 def _lines(path: Path) -> str:
-    from jaxsched.io.inputs import read_text
-    from jaxsched.io.json_lines import MOST_BYTES, read_rows
+    from jaxsched.io.files import read_text
+    from jaxsched.io.json_file import MOST_LOG_BYTES, read_rows
     from jaxsched.kube.cluster.record import read_recording
     from jaxsched.sweeps.rows import read_baselines, read_sweep_rows
 
-    first = read_text(path, MOST_BYTES)[:65536].split("\n", 1)[0]
+    first = read_text(path, MOST_LOG_BYTES)[:65536].split("\n", 1)[0]
     if '"baselines_jct_s"' in first:
         return f"{len(read_sweep_rows(path)):,} rows of a sweep"
     if '"jct_by_list_s"' in first:

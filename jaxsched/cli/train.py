@@ -137,7 +137,7 @@ class Train(_Overrides, _Run):
         from jaxsched.cli.output import Display
         from jaxsched.errors import UserError
         from jaxsched.io.files import check_folder
-        from jaxsched.io.json_lines import read_rows
+        from jaxsched.io.json_file import read_rows
         from jaxsched.learning import devices
         from jaxsched.learning.config import load_config, quickstart_config, to_dict
         from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER, train

@@ -40,7 +40,7 @@ def learn(options: Any) -> None:
 
     from jaxsched.cli.output import Display
     from jaxsched.io.files import check_folder
-    from jaxsched.io.json_lines import read_rows
+    from jaxsched.io.json_file import read_rows
     from jaxsched.learning.evolved.loop import METRICS_FILE, train_evolved
     from jaxsched.learning.evolved.state import STATE_FILE, read_saved_config
 

@@ -30,7 +30,7 @@ from jaxsched.cluster.servers import (
 from jaxsched.cluster.topology import Topology, from_host_map, leaf_spine
 from jaxsched.errors import NotRead, UserError
 from jaxsched.io.csv_file import Table, read_table
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.schema import bad_field, parse_whole
 
 if TYPE_CHECKING:

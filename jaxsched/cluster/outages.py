@@ -14,7 +14,7 @@ from jaxtyping import Float64, Int64
 
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import read_table
-from jaxsched.io.inputs import plain_number, shorten
+from jaxsched.io.files import plain_number, shorten
 
 COLUMNS = ("server", "from_s", "to_s")
 MOST = 1_000_000  # outages in all

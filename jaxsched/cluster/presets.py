@@ -39,7 +39,7 @@ from jaxsched.cluster.topologies.torus import torus2d, torus3d
 from jaxsched.cluster.topologies.vl2 import vl2
 from jaxsched.cluster.topology import Topology, fat_tree, leaf_spine
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.schema import Size, Text, bad_field, check_mapping, check_whole, convert
 from jaxsched.io.yaml_file import read_yaml
 

@@ -10,8 +10,7 @@ from jaxtyping import Float, Shaped
 from jaxsched.errors import UserError
 from jaxsched.evaluation.statistics import Interval
 from jaxsched.evaluation.tables import Comparison, time_unit
-from jaxsched.io.files import atomic_path
-from jaxsched.io.inputs import read_text
+from jaxsched.io.files import atomic_path, read_text
 
 MOST_BYTES = 1 << 30  # of a run's metrics
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from jaxsched import shipped
 from jaxsched.errors import UserError
-from jaxsched.io.files import write_bytes, write_text
-from jaxsched.io.inputs import read_bytes, read_text, shorten
+from jaxsched.io.files import read_bytes, read_text, shorten, write_bytes, write_text
 from jaxsched.io.json_file import parse_json
 from jaxsched.io.schema import Text, convert
 from jaxsched.machine import versions

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxsched.errors import DoubtfulFile, UserError
-from jaxsched.io.inputs import read_text, shorten
+from jaxsched.io.files import read_text, shorten
 
 MOST_BYTES = 1 << 30
 LONGEST_CELL = 4096  # characters

@@ -1,4 +1,7 @@
-"""JSON, read strictly: no key twice, no NaN, no number beyond 64 bits, no endless nesting. And written to be read."""
+"""JSON, and logs of lines of it, which a killed process may leave with half a line at their end.
+
+JSON is read strictly: no key twice, no NaN, no number beyond 64 bits, no endless nesting. And written to be read.
+"""
 
 import json
 import math
@@ -7,7 +10,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import read_text, shorten
+from jaxsched.io.files import read_text, shorten, write_text
+from jaxsched.io.schema import convert
 
 MOST_BYTES = 1 << 26
 DEEPEST = 64  # levels
@@ -98,3 +102,49 @@ def _depth(value: Any) -> int:
 
 def _too_deep(where: str) -> UserError:
     return UserError(f"{where}: lists and objects inside each other, more than {DEEPEST} levels deep")
+
+
+MOST_LOG_BYTES = 1 << 30
+
+
+def append(path: Path, row: dict[str, Any]) -> None:
+    """Adds one row."""
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def read_rows(path: Path, kind: type = dict, what: str = "row") -> list[dict[str, Any]]:
+    """All whole rows, each a `what`; none where there is no file. UserError with the line for what is no `kind`."""
+    return [_read_row(line, kind, what, f"{path}, line {number}") for number, line in enumerate(_lines(path), 1)]
+
+
+def _read_row(line: str, kind: type, what: str, where: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)  # NaN is written and read: a figure that a chunk does not have
+    except (ValueError, RecursionError):
+        row = None
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: {shorten(line)!r} should be a row, one object of JSON")
+    convert(kind, row, f"{where}: is no {what}", finite=False)
+    return row
+
+
+def truncate(path: Path, rows: int) -> None:
+    """Keep the first `rows` rows; later ones, and a half-written last one, will be written again."""
+    _rewrite(path, _lines(path)[:rows])
+
+
+def mend(path: Path) -> None:
+    """Drop a half-written last row, if there is one."""
+    if path.exists():
+        _rewrite(path, _lines(path))
+
+
+def _lines(path: Path) -> list[str]:
+    if not path.exists():
+        return []
+    return read_text(path, MOST_LOG_BYTES).split("\n")[:-1]
+
+
+def _rewrite(path: Path, lines: list[str]) -> None:
+    write_text(path, "".join(line + "\n" for line in lines))

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import yaml
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import read_text, shorten
+from jaxsched.io.files import read_text, shorten
 
 MOST_BYTES = 1 << 15
 DEEPEST = 32  # levels

@@ -15,7 +15,7 @@ from msgspec import Meta
 from jaxsched.dynamics.batching import PATHS
 from jaxsched.env.queues import BASIC, Discipline, check_shown
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.schema import convert
 from jaxsched.io.yaml_file import read_yaml
 from jaxsched.learning.options import (

@@ -16,7 +16,7 @@ from jaxtyping import Float32, PyTree
 
 from jaxsched.errors import UserError
 from jaxsched.io.files import write_text
-from jaxsched.io.json_lines import append, read_rows, truncate
+from jaxsched.io.json_file import append, read_rows, truncate
 from jaxsched.learning.chunk import Metrics, chunk, initial, place_state, validate
 from jaxsched.learning.config import TrainConfig, describe_limits, to_dict
 from jaxsched.learning.devices import is_first, lock_by_first, wait_for_all

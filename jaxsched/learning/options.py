@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from jaxsched.cluster.outages import parse_rates
 from jaxsched.env.state import RewardWeights, reward_weights
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.schema import Count, NotNegative, Positive, Share
 from jaxsched.options import World
 from jaxsched.semantics import KNOWLEDGE, NOTHING

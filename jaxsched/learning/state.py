@@ -24,7 +24,7 @@ from jaxtyping import Float32, Int32, PyTree, UInt32
 from jaxsched.env.stages import Playing
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.schema import convert
 from jaxsched.learning.config import TrainConfig, from_saved, to_dict, validate
 from jaxsched.learning.draws import Draw

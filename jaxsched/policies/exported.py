@@ -16,8 +16,7 @@ from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE
-from jaxsched.io.files import write_bytes
-from jaxsched.io.inputs import read_bytes
+from jaxsched.io.files import read_bytes, write_bytes
 from jaxsched.io.schema import Count, Text, convert
 from jaxsched.policies.menu import Offered, menu_policy, shapes_shown
 from jaxsched.policies.policy import Policy

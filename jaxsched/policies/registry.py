@@ -17,7 +17,7 @@ from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.queues import Discipline, Order
 from jaxsched.errors import UserError
 from jaxsched.io.cards import what_of
-from jaxsched.io.inputs import shorten, unreadable
+from jaxsched.io.files import shorten, unreadable
 from jaxsched.policies.policy import Policy, told
 from jaxsched.policies.rules import Rule
 from jaxsched.policies.spec import NAMES, SEARCH, PolicySpec, make_spec, parse_spec, spell

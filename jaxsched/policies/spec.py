@@ -20,7 +20,7 @@ from jaxsched.env.levels import LevelTable
 from jaxsched.env.queues import ORDERS, SWITCHES, Discipline, has_levels
 from jaxsched.env.state import ALWAYS, CHANGE, POSSIBLE, Asked
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.policies.rules import RULES, Rule
 from jaxsched.semantics import SEEK_INPUTS
 

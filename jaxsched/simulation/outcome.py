@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float, Float64, Int8, Int16, Int32, Int64, Shaped
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import FINISHED, State
 from jaxsched.errors import UserError
-from jaxsched.io.files import atomic_path, check_ending
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import atomic_path, check_ending, shorten
 from jaxsched.simulation.attempts import Attempts, Log, attempts_of_log, single_attempts
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.catalogue import BUILT_IN

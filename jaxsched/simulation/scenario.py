@@ -12,7 +12,7 @@ from jaxsched.cluster.hardware import Cluster, reference_type, total_gpus
 from jaxsched.cluster.presets import get_cluster, get_inventory
 from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.options import MOST_JOBS, ClusterOptions, JobOptions, list_names
 from jaxsched.user_code import call, name_of
 from jaxsched.workload.catalogue import Catalogue, get_catalogue

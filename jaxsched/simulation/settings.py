@@ -19,7 +19,7 @@ from jaxsched.env.extensions.pairs import draw_pairs
 from jaxsched.env.extensions.parts import Pairs, no_failures
 from jaxsched.env.state import LARGEST_HORIZON, EnvConfig, EnvParams, params_of_world
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.options import AT_LEAST_ONE, LIMIT_S, EvaluatedWorld, RunOptions, option
 from jaxsched.semantics import HISTORY
 from jaxsched.simulation.device import uses_accelerator

@@ -15,7 +15,7 @@ from jaxtyping import Float64
 from jaxsched.errors import UserError
 from jaxsched.evaluation.statistics import UNKNOWN, Interval, mean_interval
 from jaxsched.evaluation.tables import align, markdown_table, plus_minus
-from jaxsched.io.json_lines import read_rows
+from jaxsched.io.json_file import read_rows
 from jaxsched.learning.loop import METRICS_FILE
 from jaxsched.learning.untrained import curve_of
 from jaxsched.sweeps.records import Record, figures_of

@@ -9,7 +9,7 @@ from typing import Any
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import SWEPT
 from jaxsched.io.files import write_text
-from jaxsched.io.json_lines import read_rows
+from jaxsched.io.json_file import read_rows
 from jaxsched.sweeps.file import load_sweep
 from jaxsched.sweeps.plan import rows_of
 from jaxsched.sweeps.references import with_references

@@ -11,7 +11,7 @@ import msgspec
 
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import SWEPT
-from jaxsched.io.json_lines import read_rows
+from jaxsched.io.json_file import read_rows
 from jaxsched.io.schema import Count, Text, convert
 
 ROWS_FILE = "rows.jsonl"

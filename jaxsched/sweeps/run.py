@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from jaxsched.executors import Executor, LocalExecutor, Task
 from jaxsched.io.files import write_text
-from jaxsched.io.json_lines import append, mend
+from jaxsched.io.json_file import append, mend
 from jaxsched.io.locks import locked
 from jaxsched.sweeps.file import Point, Sweep
 from jaxsched.sweeps.measure import BASELINES_FILE, tests_of, with_ratios

@@ -17,7 +17,7 @@ from jaxtyping import Float32, PyTree, Shaped
 
 from jaxsched.dynamics.batching import lane_by_lane
 from jaxsched.errors import UserError
-from jaxsched.io.json_lines import append, read_rows
+from jaxsched.io.json_file import append, read_rows
 from jaxsched.learning import rollout
 from jaxsched.learning.chunk import chunk, initial, place_state, validate
 from jaxsched.learning.config import TrainConfig

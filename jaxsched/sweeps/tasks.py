@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from jaxsched.executors import Tell
 from jaxsched.io.files import write_bytes, write_text
-from jaxsched.io.json_lines import read_rows
+from jaxsched.io.json_file import read_rows
 from jaxsched.io.locks import locked
 from jaxsched.learning.config import TrainConfig
 from jaxsched.learning.devices import provide_devices

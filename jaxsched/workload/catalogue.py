@@ -43,7 +43,7 @@ from typing import Any
 
 from jaxsched.errors import UserError
 from jaxsched.io.cards import SHIPPED
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.schema import bad_field, check_mapping, check_positive, check_whole, convert
 from jaxsched.io.yaml_file import read_yaml
 from jaxsched.workload.models import CATALOGUE, ModelProfile

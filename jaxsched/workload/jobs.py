@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from jaxsched.border import checked, perhaps
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.pytree import Pytree, on_device
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.models import MODEL_NAMES

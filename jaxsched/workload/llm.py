@@ -21,7 +21,7 @@ from jaxtyping import Int
 
 from jaxsched.errors import UserError
 from jaxsched.io.cards import SHIPPED
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.schema import convert
 from jaxsched.workload.models import ModelProfile
 from jaxsched.workload.plans import Plan, Transformer, check_plan, profile_of

@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxsched.border import checked, perhaps
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.options import MOST_ERROR, JobOptions
 from jaxsched.workload import datasets
 from jaxsched.workload.acme import KALOS, SEREN

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float64
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.workload.catalogue import MEASURED, Catalogue
 from jaxsched.workload.models import MODEL_NAMES
 

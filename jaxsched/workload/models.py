@@ -31,7 +31,7 @@ from jax import Array
 from jaxtyping import Float32
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.pytree import Pytree, on_device
 from jaxsched.workload.patterns import Patterns, PatternTable, make_table
 

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.schema import Positive, Size
 from jaxsched.workload.jobs import WHOLE, JobList
 from jaxsched.workload.models import ModelProfile

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import Table
-from jaxsched.io.inputs import plain_number, shorten
+from jaxsched.io.files import plain_number, shorten
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 
 LONGEST_NAME = 256  # characters: arrays of names take as much for every row

@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import Float64, Int, Shaped
 
 from jaxsched.errors import NotRead, UserError
-from jaxsched.io.files import atomic_path
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import atomic_path, shorten
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
 from jaxsched.workload.jobs import ENDS, WHOLE, JobList, make_job_list
 from jaxsched.workload.mixes import Mix, get_mix

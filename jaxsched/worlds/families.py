@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from jaxsched.cluster.servers import Server
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 
 MOST_WORLDS = 10_000
 USUAL_WORLDS = 20

@@ -12,7 +12,7 @@ import yaml
 
 from jaxsched.cli.main import main
 from jaxsched.executors import choose_executor
-from jaxsched.io.json_lines import read_rows
+from jaxsched.io.json_file import read_rows
 from jaxsched.sweeps import run as sweep
 from jaxsched.sweeps.file import Sweep, load_sweep
 from tests.executors.conftest import MARK, needs

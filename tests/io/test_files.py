@@ -9,8 +9,15 @@ from pathlib import Path
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.io.files import check_folder, check_outputs, check_writable, save_result, write_text
-from jaxsched.io.inputs import read_bytes, read_text
+from jaxsched.io.files import (
+    check_folder,
+    check_outputs,
+    check_writable,
+    read_bytes,
+    read_text,
+    save_result,
+    write_text,
+)
 
 
 def test_a_pipe_without_a_writer_is_refused_in_time(tmp_path):

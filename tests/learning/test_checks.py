@@ -9,7 +9,7 @@ import pytest
 
 from jaxsched.env.checks import FAULTS, findings
 from jaxsched.errors import UserError
-from jaxsched.io.json_lines import read_rows
+from jaxsched.io.json_file import read_rows
 from jaxsched.learning.draws import params_axes, params_of_all
 from jaxsched.learning.loop import METRICS_FILE, train
 from jaxsched.learning.rollout import UNSOUND, fault_code, stop_at_fault

@@ -12,7 +12,7 @@ from jaxsched.cli.check import what_is
 from jaxsched.cli.train import Train
 from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
-from jaxsched.io.json_lines import read_rows
+from jaxsched.io.json_file import read_rows
 from jaxsched.learning.evolved import loop
 from jaxsched.learning.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, scenario_of, world_of
 from jaxsched.learning.evolved.loop import METRICS_FILE, POLICY_FOLDER, Plays, draw_list, shorten, train_evolved

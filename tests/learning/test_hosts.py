@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.io.json_lines import read_rows
+from jaxsched.io.json_file import read_rows
 from jaxsched.learning import devices as hosts
 from jaxsched.learning.config import TrainConfig, to_dict
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, Programs, programs_of, train

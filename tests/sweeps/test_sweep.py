@@ -15,7 +15,7 @@ import yaml
 
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
-from jaxsched.io.json_lines import append, mend, read_rows, truncate
+from jaxsched.io.json_file import append, mend, read_rows, truncate
 from jaxsched.learning.config import quickstart_config
 from jaxsched.learning.loop import METRICS_FILE, TIMING_FILE, train
 from jaxsched.policies.checkpoint import CARD_FILE

@@ -21,7 +21,7 @@ from jaxsched.dynamics.resources import CHANNELS, LINK, NIC
 from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.schema import Count, Text, convert
 
 WHAT = "interference"

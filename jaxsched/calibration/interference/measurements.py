@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float64, Int, Int32, Shaped
 
 from jaxsched.calibration.data import Format, read_table, some
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.json_file import read_json
 from jaxsched.workload.rows import Row
 

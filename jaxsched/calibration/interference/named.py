@@ -26,7 +26,7 @@ from jaxsched.dynamics.interference import (
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
 from jaxsched.io.cards import SHIPPED
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.user_code import name_of
 from jaxsched.workload.models import CATALOGUE, ModelProfile
 

@@ -15,7 +15,7 @@ from jaxsched.cluster.gpu_types import GPU_TYPES
 from jaxsched.dynamics.gpu_sharing import SharingTable
 from jaxsched.dynamics.sharing import mean_slowdown
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.workload.models import CATALOGUE, MODEL_NAMES, ModelProfile, model_index
 
 # Models of the catalogue that Gavel measured under other names; all others get the prior of their profile.

@@ -19,7 +19,7 @@ from jaxsched.cluster.padding import Shape, pad, renumber_types, shape_of
 from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_GROUPS, SERVERS_PER_SCHEDULER, Server, split_gpus
 from jaxsched.cluster.topology import from_host_map
 from jaxsched.errors import DoubtfulFile
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.kube.read.gangs import natural
 from jaxsched.kube.read.hints import GPU_GROUPS, PRODUCT_LABELS, TOPOLOGY_PRESETS, numbers
 from jaxsched.kube.read.objects import Node

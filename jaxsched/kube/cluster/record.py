@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from jaxsched.errors import DoubtfulFile, UserError
-from jaxsched.io.inputs import read_text
+from jaxsched.io.files import read_text
 from jaxsched.io.json_file import parse_json
 from jaxsched.io.schema import convert
 from jaxsched.kube.plan.planner import Plan

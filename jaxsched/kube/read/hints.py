@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from jaxsched.errors import UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.workload.models import model_index
 
 PREFIX = "jaxsched.io/"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from jaxsched.errors import DoubtfulFile, UserError
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.kube.read.gangs import JOBSET_LABEL, LWS_LABELS
 from jaxsched.kube.read.hints import GANG_SIZE, LARGEST_GANG, LWS_SIZE, PS_LABELS
 from jaxsched.kube.read.objects import Pod, mapping, mappings, read_pod

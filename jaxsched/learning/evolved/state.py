@@ -8,8 +8,7 @@ import msgspec
 import numpy as np
 
 from jaxsched.errors import UserError
-from jaxsched.io.files import write_text
-from jaxsched.io.inputs import read_text
+from jaxsched.io.files import read_text, write_text
 from jaxsched.io.json_file import parse_json
 from jaxsched.io.schema import Count, convert
 from jaxsched.learning.evolved.config import EvolvedConfig, as_saved

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Bool, Float64, Int64
 
 from jaxsched.errors import Mistakes, UserError
-from jaxsched.io.inputs import plain_number
+from jaxsched.io.files import plain_number
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
 from jaxsched.workload.jobs import ENDS
 from jaxsched.workload.rows import LONGEST_NAME, Row

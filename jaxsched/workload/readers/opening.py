@@ -12,7 +12,7 @@ from typing import Any
 
 from jaxsched.errors import UserError
 from jaxsched.io.csv_file import MOST_BYTES
-from jaxsched.io.inputs import read_bytes
+from jaxsched.io.files import read_bytes
 
 STDIN = Path("-")
 PACKED = (".gz", ".zst", ".zstd")  # endings; what a file is, its first bytes tell

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxsched.io.inputs import plain_number
+from jaxsched.io.files import plain_number
 from jaxsched.semantics import LONGEST_S
 from jaxsched.workload.jobs import WHOLE
 from jaxsched.workload.readers.cells import Cells

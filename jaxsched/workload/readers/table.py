@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from jaxsched.errors import DoubtfulFile, UserError
 from jaxsched.io.csv_file import HIDDEN, LONGEST_CELL, SEPARATORS, check_header, check_text, split_line
-from jaxsched.io.inputs import shorten
+from jaxsched.io.files import shorten
 from jaxsched.io.json_file import parse_json
 from jaxsched.workload.readers.cells import Findings, Piece
 from jaxsched.workload.readers.opening import PARQUET, ParquetTable, as_text, read_log_bytes
