@@ -197,7 +197,7 @@ def _yaml(path: Path) -> str:
     from jaxsched.io.files import shorten
     from jaxsched.io.yaml_file import read_yaml
     from jaxsched.learning.config import load_config
-    from jaxsched.sweeps.file import load_sweep
+    from jaxsched.sweeps.plan import load_sweep
     from jaxsched.workload.catalogue import get_catalogue
 
     content = read_yaml(path, "configs/quickstart.yaml")

@@ -11,8 +11,8 @@ from jaxsched.cli.options import ExecutorOptions, Output, optional
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from jaxsched.sweeps.file import Sweep as Plan
     from jaxsched.sweeps.plan import Program
+    from jaxsched.sweeps.plan import Sweep as Plan
 
 HELP = """Train every point of a sweep, measure it, and print the table.
 
@@ -62,8 +62,8 @@ class Sweep(ExecutorOptions):
         from jaxsched.errors import UserError
         from jaxsched.io.files import check_folder, check_outputs
         from jaxsched.sweeps import plan as sweep_plan
-        from jaxsched.sweeps import table as sweep_table
-        from jaxsched.sweeps.file import load_sweep
+        from jaxsched.sweeps import tables
+        from jaxsched.sweeps.plan import load_sweep
 
         check_outputs({"--markdown": self.markdown}, [self.file])
         if self.memory and not self.plan:
@@ -87,8 +87,8 @@ class Sweep(ExecutorOptions):
         print(f"{len(rows)} of {len(plan.points)} points are finished, rows in {plan.out / sweep_plan.ROWS_FILE}")
         if rows:
             with results() as write:
-                write(self.markdown, text(sweep_table.markdown(rows)))
-                print(sweep_table.plain_text(rows))
+                write(self.markdown, text(tables.seeds_markdown(rows)))
+                print(tables.seeds_text(rows))
         elif self.markdown is not None:
             raise UserError(f"{self.markdown}: is not written, no point is finished")
 
@@ -153,8 +153,7 @@ class Table:
         from jaxsched.cli.output import results, text
         from jaxsched.errors import UserError
         from jaxsched.io.files import check_outputs
-        from jaxsched.sweeps import aggregates as sweep_aggregates
-        from jaxsched.sweeps import ranking as sweep_ranking
+        from jaxsched.sweeps import tables
         from jaxsched.sweeps.records import check_records_file, read_records, write_records
 
         check_outputs({"--markdown": self.markdown, "--rows": self.rows}, [self.file])
@@ -165,10 +164,10 @@ class Table:
         if self.aggregate and self.by is not None:
             raise UserError("--by: is for a ranking; leave it or --aggregate out")
         if self.aggregate:
-            table = [made(records, self.against) for made in (sweep_aggregates.plain_text, sweep_aggregates.markdown)]
+            table = [made(records, self.against) for made in (tables.aggregate_text, tables.aggregate_markdown)]
         else:
-            figure = sweep_ranking.figure_named(records, self.by)
-            table = [made(records, figure) for made in (sweep_ranking.plain_text, sweep_ranking.markdown)]
+            figure = tables.figure_named(records, self.by)
+            table = [made(records, figure) for made in (tables.ranking_text, tables.ranking_markdown)]
         with results() as write:
             write(self.markdown, text(table[1]))
             write(self.rows, lambda path: write_records(path, records))
@@ -212,7 +211,8 @@ class Plot:
         from jaxsched.errors import UserError
         from jaxsched.evaluation.figures import check_figure, intervals, lines
         from jaxsched.io.files import check_outputs
-        from jaxsched.sweeps.ranking import (
+        from jaxsched.sweeps.records import read_records
+        from jaxsched.sweeps.tables import (
             are_runs,
             curves,
             curves_of_runs,
@@ -220,7 +220,6 @@ class Plot:
             group_along_axis,
             rank_groups,
         )
-        from jaxsched.sweeps.records import read_records
 
         if not self.files:
             raise UserError("plot: give a sweep, or folders of trainings")

@@ -24,7 +24,7 @@ from jaxsched.simulation.engine import Report
 from jaxsched.simulation.scenario import load_scenario
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import check_world
-from jaxsched.sweeps.file import Tests, digest, settings_of
+from jaxsched.sweeps.plan import Tests, digest, settings_of
 from jaxsched.workload.load import SYNTHETIC
 
 BASELINES_FILE = "baselines.jsonl"

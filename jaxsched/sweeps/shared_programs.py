@@ -27,8 +27,7 @@ from jaxsched.learning.setting import Setting, assemble_setting, make_setting, s
 from jaxsched.learning.state import TrainState, has_step, restore, save
 from jaxsched.learning.untrained import UNTRAINED_FOLDER, has_untrained
 from jaxsched.machine import loop_options
-from jaxsched.sweeps.file import Sweep
-from jaxsched.sweeps.plan import TRACED, Program, programs, replace_values, rows_of, shape_key, value_of
+from jaxsched.sweeps.plan import TRACED, Program, Sweep, programs, replace_values, rows_of, shape_key, value_of
 
 _WRITTEN = ("weights", "best_weights", "best_jct_s", "chunk")  # of a state, what policies are written from
 

@@ -14,7 +14,7 @@ from jaxsched.cli.main import main
 from jaxsched.executors import choose_executor
 from jaxsched.io.json_file import read_rows
 from jaxsched.sweeps import run as sweep
-from jaxsched.sweeps.file import Sweep, load_sweep
+from jaxsched.sweeps.plan import Sweep, load_sweep
 from tests.executors.conftest import MARK, needs
 from tests.support.cases import TIMES
 from tests.sweeps.test_sweep import BASE, TESTS, Killed

@@ -14,8 +14,7 @@ from jaxsched.learning.draws import draw_worlds
 from jaxsched.learning.options import RewardConfig
 from jaxsched.learning.rollout import look, potential
 from jaxsched.learning.setting import make_setting
-from jaxsched.sweeps.file import load_sweep
-from jaxsched.sweeps.plan import replace_values
+from jaxsched.sweeps.plan import load_sweep, replace_values
 
 ROOT = Path(__file__).parents[2]
 UP = {"group_to_server", "server_to_rack", "rack_to_scheduler"}

@@ -21,12 +21,20 @@ from jaxsched.learning.loop import METRICS_FILE, TIMING_FILE, train
 from jaxsched.policies.checkpoint import CARD_FILE
 from jaxsched.simulation.settings import Settings
 from jaxsched.sweeps import run as sweep
-from jaxsched.sweeps import table as sweep_table
-from jaxsched.sweeps.file import Sweep, change_config, load_sweep
+from jaxsched.sweeps import tables
 from jaxsched.sweeps.measure import prior_rule
-from jaxsched.sweeps.plan import SWEEPABLE, replace_values, rows_of, shape_key, value_of
+from jaxsched.sweeps.plan import (
+    SWEEPABLE,
+    Sweep,
+    change_config,
+    load_sweep,
+    replace_values,
+    rows_of,
+    shape_key,
+    value_of,
+)
+from jaxsched.sweeps.run import SweepContext, folder_of, is_trained, parts_of, train_and_measure, unpack
 from jaxsched.sweeps.shared_programs import SharedPrograms, sum_seconds
-from jaxsched.sweeps.tasks import SweepContext, folder_of, is_trained, parts_of, train_and_measure, unpack
 from tests.learning.test_shards import flags
 from tests.support.cases import few
 
@@ -202,7 +210,7 @@ import jax
 from jaxsched.simulation.settings import Settings
 from jaxsched.sweeps import run as sweep
 from jaxsched.sweeps.shared_programs import SharedPrograms
-from jaxsched.sweeps.file import load_sweep
+from jaxsched.sweeps.plan import load_sweep
 
 plan = load_sweep(sys.argv[1])
 sweep.run(plan)
@@ -248,7 +256,7 @@ def test_the_table_has_a_line_per_group(swept, capsys, tmp_path):
     one_missing = [
         row | {"tests": {name: test | {"ratio": None} for name, test in row["tests"].items()}} for row in rows
     ]
-    assert all("–" in line for line in sweep_table.cells(one_missing)[1][0][4:5])
+    assert all("–" in line for line in tables.seeds_cells(one_missing)[1][0][4:5])
 
 
 # ----------------------------------------------------------------------------------------------------------- reproduce
