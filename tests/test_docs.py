@@ -17,7 +17,7 @@ import jaxsched
 from jaxsched.cli.main import command_of
 from jaxsched.cluster.presets import ENTRY, TOPOLOGIES, File
 from jaxsched.cluster.servers import Server
-from jaxsched.kube.cluster.metrics import Metrics
+from jaxsched.kube.cluster.monitoring import Metrics
 from jaxsched.workload import catalogue
 from jaxsched.workload.traces import FORMATS
 

@@ -14,7 +14,7 @@ from jaxsched.cli.options import Output, optional, plan_settings
 
 if TYPE_CHECKING:
     from jaxsched.kube.cluster.app import Options
-    from jaxsched.kube.policy.guarded import GuardedPolicy
+    from jaxsched.kube.policy import GuardedPolicy
     from jaxsched.kube.read.settings import PlanSettings
 
 HELP = """Schedule a Kubernetes cluster, ask when its gangs would start, or replay a recording of one.
@@ -105,10 +105,9 @@ class Run:
 
         from jaxsched.kube.cluster.api import connect
         from jaxsched.kube.cluster.app import Scheduler
-        from jaxsched.kube.cluster.health import read_certificate, serve
-        from jaxsched.kube.cluster.metrics import Metrics, MetricsAccess
+        from jaxsched.kube.cluster.monitoring import Metrics, MetricsAccess, read_certificate, serve
         from jaxsched.kube.plan.planner import Planner
-        from jaxsched.kube.policy.guarded import GuardedPolicy
+        from jaxsched.kube.policy import GuardedPolicy
 
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
         logging.getLogger("jax").setLevel(logging.WARNING)  # else it says which accelerators are not there

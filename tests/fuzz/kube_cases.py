@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsched.kube.policy.base import Decision
+from jaxsched.kube.policy import Decision
 from jaxsched.policies.policy import Policy
 from tests.fuzz.mutations import CELLS
 from tests.support.kube.objects import make_node, make_pod

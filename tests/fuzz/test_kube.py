@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 from jaxsched.errors import UserError
 from jaxsched.io.yaml_file import read_yaml_documents
 from jaxsched.kube.cluster.api import _event
+from jaxsched.kube.cluster.informers import Reflector, Store
 from jaxsched.kube.cluster.record import slim
-from jaxsched.kube.cluster.reflector import Reflector, Store
 from jaxsched.kube.plan.planner import Planner
+from jaxsched.kube.read.groups import read_pod_group
 from jaxsched.kube.read.manifest import manifest_pods
 from jaxsched.kube.read.objects import read_node, read_pod
-from jaxsched.kube.read.pod_groups import read_pod_group
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.read.snapshot import Snapshot
-from jaxsched.kube.read.volumes import read_volume, read_volume_claim
+from jaxsched.kube.read.snapshot import Snapshot, read_volume, read_volume_claim
 from tests.fuzz.kube_cases import PackPolicy, hostile, line, spoil
 from tests.fuzz.mutations import mutated
 from tests.kube.read.test_manifest import JOB, JOBSET, LEADER_WORKER_SET, PYTORCH, RAY, TENSORFLOW, VOLCANO

@@ -4,7 +4,7 @@ from collections import Counter
 
 from jaxsched.kube.capacity.filters import filter_reason
 from jaxsched.kube.plan.planner import Plan, Planner
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot

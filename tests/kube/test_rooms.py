@@ -8,9 +8,8 @@ import pytest
 from jaxsched import kube
 
 ROOT = Path(kube.__path__[0])
-PURE = [
-    path for room in ("read", "capacity", "policy", "plan", "whatif") for path in sorted((ROOT / room).glob("*.py"))
-]
+PURE = [ROOT / "policy.py"]
+PURE += [path for room in ("read", "capacity", "plan", "whatif") for path in sorted((ROOT / room).glob("*.py"))]
 IO = ("jaxsched.kube.cluster", "kubernetes", "prometheus_client", "urllib3", "http", "socket", "os", "pathlib")
 
 

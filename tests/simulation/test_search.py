@@ -17,7 +17,7 @@ from jaxsched.event_loop.search import (
     believe_estimates,
     find_waiting_jobs,
 )
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine

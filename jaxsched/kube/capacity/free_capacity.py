@@ -11,10 +11,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Bool, Int, Int64
 
-from jaxsched.kube.capacity.filters import filter_reason
+from jaxsched.kube.capacity.filters import Preferences, filter_reason
 from jaxsched.kube.capacity.fleet import Fleet
 from jaxsched.kube.capacity.ledger import Ledger
-from jaxsched.kube.capacity.preferences import Preferences
 from jaxsched.kube.read.gangs import Gang, node_rights
 from jaxsched.kube.read.objects import Node, Pod
 from jaxsched.kube.read.settings import PlanSettings

@@ -1,11 +1,14 @@
 """The API server as raw HTTPS and JSON, through the official client's connection pool, credentials and proxies.
 
 Raw, because the typed client raises after a successful Binding (the body is a Status) and lists three times slower.
+Also when its silence or refusals are worth a line in the log, and what the process may and must do there: asked before
+it starts, so that a missing verb is one line, no half-bound gang.
 """
 
 import contextlib
 import email.utils
 import json
+import logging
 import os
 import threading
 import time
@@ -15,6 +18,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
 from jaxsched.errors import UserError
+from jaxsched.kube.read.groups import COSCHEDULING, OWNER_KINDS, UPSTREAM, VOLCANO
 
 CONNECT_S, READ_S = 5.0, 15.0
 DEFAULT_CONFIG = "~/.kube/config"
@@ -253,3 +257,149 @@ class ServerClock:
         """Seconds since 1970 on the server; on this machine while no server has said."""
         bounds = self._bounds
         return time.time() if bounds is None else time.monotonic() + sum(bounds) / 2
+
+
+log = logging.getLogger("jaxsched.kube")
+
+TRIES = 2  # that fail in a row: a watch that was only cut is answered when it is tried again
+
+# A fresh API server refuses whom it will permit until it has read the roles and accounts: seconds, and more on a large
+# cluster or a busy machine. A permission that was really taken away is told early enough a minute later.
+REFUSED_S = 60.0
+
+
+class Outage:
+    """Of all watches: warns once when tries in a row fail, and says once when all who tried are answered again."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._failed: dict[str, int] = {}  # tries in a row, by who tries
+        self._since_s: float | None = None  # it was said
+        self._lock = threading.Lock()
+
+    def record_failure(self, who: str, why: object) -> None:
+        """A try got no answer."""
+        with self._lock:
+            self._failed[who] = self._failed.get(who, 0) + 1
+            if self._since_s is None and self._failed[who] >= TRIES:
+                self._since_s = time.monotonic()
+                log.warning("the API server %s does not answer: %s; nothing is planned until it does", self._host, why)
+
+    def record_answer(self, who: str) -> None:
+        """A try was answered."""
+        with self._lock:
+            self._failed.pop(who, None)
+            if self._since_s is not None and not self._failed:
+                log.info("the API server %s answers again after %.0f s", self._host, time.monotonic() - self._since_s)
+                self._since_s = None
+
+
+class Refusals:
+    """Of one kind of request. Who was never permitted is refused for good at once, others after `REFUSED_S`.
+
+    `denied`: the server's words once it is for good, else "".
+    """
+
+    def __init__(self) -> None:
+        self.denied = ""
+        self._permitted = False
+        self._since_s: float | None = None
+
+    def reset(self) -> None:
+        """The server has done what was asked."""
+        self.denied, self._permitted, self._since_s = "", True, None
+
+    def record(self, words: str) -> bool:
+        """The server has refused; whether that is for good."""
+        now_s = time.monotonic()
+        self._since_s = now_s if self._since_s is None else self._since_s
+        if not self._permitted or now_s - self._since_s >= REFUSED_S:
+            self.denied = words
+        return bool(self.denied)
+
+
+# (verb, group, resource/subresource); deploy/base/rbac.yaml grants exactly these, a test compares the two
+READS = (
+    ("list", "", "nodes"),
+    ("watch", "", "nodes"),
+    ("list", "", "pods"),
+    ("watch", "", "pods"),
+    ("get", "", "pods"),
+    ("list", "", "persistentvolumeclaims"),
+    ("watch", "", "persistentvolumeclaims"),
+    ("list", "", "persistentvolumes"),
+    ("watch", "", "persistentvolumes"),
+)
+POD_GROUPS = {  # the versions that are read, the best first
+    UPSTREAM: ("v1beta1", "v1alpha3", "v1alpha2"),
+    COSCHEDULING: ("v1alpha1",),
+    VOLCANO: ("v1beta1",),
+}
+WRITES = (
+    ("create", "", "pods/binding"),
+    ("patch", "", "pods/status"),
+    ("patch", UPSTREAM, "podgroups/status"),
+    ("patch", VOLCANO, "podgroups"),
+    ("create", "", "events"),
+)
+REVIEWS = (
+    ("create", "authentication.k8s.io", "tokenreviews"),
+    ("create", "authorization.k8s.io", "subjectaccessreviews"),
+)
+PREEMPTION = (
+    ("list", "policy", "poddisruptionbudgets"),
+    ("watch", "policy", "poddisruptionbudgets"),
+    ("create", "", "pods/eviction"),
+)
+LEASE = tuple((verb, "coordination.k8s.io", "leases") for verb in ("get", "create", "update"))
+
+
+def file_granting(group: str, resource: str) -> str:
+    """The file that grants it."""
+    if group == "coordination.k8s.io":
+        return "deploy/ha/lease-rbac.yaml"
+    return f"deploy/{'preemption' if group == 'policy' or resource == 'pods/eviction' else 'base'}/rbac.yaml"
+
+
+def required_permissions(
+    writes: bool, lease: bool, reviews: bool = False, evicts: bool = False
+) -> tuple[tuple[str, str, str], ...]:
+    """What a process needs; one that only looks does without `writes`, one without replicas without `lease`.
+
+    `reviews`: it asks who may read its metrics. `evicts`: it evicts pods.
+    """
+    optional = [*((group, "podgroups") for group in POD_GROUPS), *((one.group, one.resource) for one in OWNER_KINDS)]
+    reads = READS + tuple((verb, group, resource) for group, resource in optional for verb in ("list", "watch"))
+    own = (WRITES if writes else ()) + (LEASE if lease else ())
+    return reads + own + (REVIEWS if reviews else ()) + (PREEMPTION if evicts else ())
+
+
+def check_permissions(
+    api: ApiClient, needed: tuple[tuple[str, str, str], ...], lease_namespace: str = "", lease: str = ""
+) -> None:
+    """UserError that names every missing verb. Asked with SelfSubjectAccessReview, which everyone may do."""
+    missing, files = [], []
+    for verb, group, resource in needed:
+        name, _, part = resource.partition("/")
+        wanted = {"verb": verb, "group": group, "resource": name, "subresource": part}
+        if resource == "leases":
+            wanted |= {"namespace": lease_namespace} | ({"name": lease} if verb != "create" else {})
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": wanted},
+        }
+        try:
+            response = api.request("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", body=body)
+        except Unreachable as error:
+            raise UserError(f"the API server {api.host} does not answer: {error}") from None
+        if response.status == 401:
+            raise UserError(f"the API server {api.host} does not know these credentials (401)")
+        if not response.ok:
+            raise UserError(f"the API server {api.host} cannot say what is permitted: {response.message}")
+        if not (response.body.get("status") or {}).get("allowed"):
+            missing.append(f"{verb} {resource}" + (f" ({group})" if group else ""))
+            files.append(file_granting(group, resource))
+    if missing:
+        grants = " and ".join(dict.fromkeys(files)) + (" grant" if len(set(files)) > 1 else " grants")
+        raise UserError(f"RBAC: not permitted to {', '.join(missing)}; {grants} what is needed")

@@ -11,20 +11,15 @@ from typing import Any
 
 from jaxsched.errors import UserError
 from jaxsched.kube.capacity.fleet import find_missing, unknown_products
-from jaxsched.kube.cluster.api import ApiClient
-from jaxsched.kube.cluster.binder import Binder
-from jaxsched.kube.cluster.evictor import Evictor
-from jaxsched.kube.cluster.gang_binder import GangBinder
-from jaxsched.kube.cluster.informers import Informers
+from jaxsched.kube.cluster.api import ApiClient, check_permissions, required_permissions
+from jaxsched.kube.cluster.binder import Binder, Evictor, GangBinder
+from jaxsched.kube.cluster.informers import IDLE_S, Informers
 from jaxsched.kube.cluster.leader_election import LeaderElector
-from jaxsched.kube.cluster.metrics import Metrics
-from jaxsched.kube.cluster.permissions import check_permissions, required_permissions
+from jaxsched.kube.cluster.monitoring import Metrics
 from jaxsched.kube.cluster.record import Recorder
-from jaxsched.kube.cluster.reflector import IDLE_S
 from jaxsched.kube.cluster.report import Reporter
+from jaxsched.kube.plan.outcome import Shadow, failed_attempts, group_states, pending_pods, volcano_phases
 from jaxsched.kube.plan.planner import Plan, Planner
-from jaxsched.kube.plan.shadow import Shadow
-from jaxsched.kube.plan.status import failed_attempts, group_states, pending_pods, volcano_phases
 from jaxsched.kube.read.gangs import gang_key
 from jaxsched.kube.read.objects import mapping
 from jaxsched.kube.read.snapshot import Snapshot

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable
-from jaxsched.kube.cluster.outage import Refusals
+from jaxsched.kube.cluster.api import ApiClient, Refusals, Response, Unreachable
 
 log = logging.getLogger("jaxsched.kube")
 

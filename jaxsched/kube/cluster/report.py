@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable, pod_path
+from jaxsched.kube.read.groups import SCHEDULED, UPSTREAM, VOLCANO, PodGroup
 from jaxsched.kube.read.objects import Pod
-from jaxsched.kube.read.pod_groups import SCHEDULED, UPSTREAM, VOLCANO, PodGroup
 
 log = logging.getLogger("jaxsched.kube")
 

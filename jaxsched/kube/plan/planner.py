@@ -12,7 +12,7 @@ from jaxsched.cluster.padding import Shape
 from jaxsched.kube.capacity.filters import close_domains, count_nominations
 from jaxsched.kube.capacity.fleet import Fleet, array_inputs, gpu_nodes, nodes_without_gpus, read_fleet
 from jaxsched.kube.capacity.free_capacity import FreeCapacity, Placement
-from jaxsched.kube.capacity.running import find_running_parts
+from jaxsched.kube.capacity.ledger import find_running_parts
 from jaxsched.kube.plan.direct_placement import (
     explain_no_domain,
     keep_nodes,
@@ -28,12 +28,11 @@ from jaxsched.kube.plan.direct_placement import (
 from jaxsched.kube.plan.explain import Explanations, GangFault, blame
 from jaxsched.kube.plan.preemption import Preemption, VacatedCapacity, choose_victims, ending_pods
 from jaxsched.kube.plan.rounds import PolicyRounds, equivalence_classes
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.read.gangs import Gang, form_gangs
 from jaxsched.kube.read.objects import Node, Refusal
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.read.snapshot import Snapshot
-from jaxsched.kube.read.volumes import add_volume_affinity, find_unusable_volume
+from jaxsched.kube.read.snapshot import Snapshot, add_volume_affinity, find_unusable_volume
 
 PATIENCE_S = 600.0  # a gang that waits longer than this is late: the fallback places it, GPUs are kept for it
 

@@ -16,11 +16,9 @@ from jaxtyping import Float, Int
 
 from jaxsched.kube.capacity.fleet import Fleet, position, topology_labels
 from jaxsched.kube.capacity.free_capacity import FreeCapacity, Placement, Target
-from jaxsched.kube.capacity.running import RunningPart, find_running_parts
+from jaxsched.kube.capacity.ledger import RunningPart, find_running_parts
 from jaxsched.kube.plan.explain import blame
-from jaxsched.kube.policy.base import Decision, PolicyError
-from jaxsched.kube.policy.encode import build_arrays
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import Decision, GuardedPolicy, PolicyError, build_arrays
 from jaxsched.kube.read.gangs import Gang
 from jaxsched.kube.read.settings import PlanSettings
 

@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from jaxsched.kube.read.groups import COSCHEDULING, UPSTREAM, VOLCANO, Owner, PodGroup
 from jaxsched.kube.read.objects import DONE_PHASES, Pod, Refusal
-from jaxsched.kube.read.owners import Owner
-from jaxsched.kube.read.pod_groups import COSCHEDULING, UPSTREAM, VOLCANO, PodGroup
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.workload.models import model_index
 

@@ -1,14 +1,105 @@
-"""What a plan is made from: the cluster's objects at one moment."""
+"""What a plan is made from: the cluster's objects at one moment.
+
+Of volumes: claims that are bound, and the nodes on which their volumes can be used; the rest is refused by name.
+"""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jaxsched.kube.read.objects import Node, Pod, mapping
-from jaxsched.kube.read.owners import Owner
-from jaxsched.kube.read.pod_groups import PodGroup
-from jaxsched.kube.read.selectors import selector_matches
-from jaxsched.kube.read.volumes import Volume, VolumeClaim
+from jaxsched.kube.read.gangs import Gang
+from jaxsched.kube.read.groups import Owner, PodGroup
+from jaxsched.kube.read.objects import Node, Pod, Refusal, mapping, mappings, selector_matches
+
+# Labels of volumes that bind them to a zone, as upstream's filter VolumeZone reads them; values are joined with "__".
+ZONE_LABELS = (
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class VolumeClaim:
+    """A PersistentVolumeClaim: its volume, what stands in the way of using it ("": nothing), ReadWriteOncePod."""
+
+    volume: str = ""
+    trouble: str = ""
+    one_pod: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Volume:
+    """A PersistentVolume: node selector terms, of which all of one entry are alternatives and every entry must hold."""
+
+    affinity: tuple[tuple, ...] = ()
+
+
+def read_volume_claim(raw: Mapping[str, Any]) -> tuple[str, VolumeClaim]:
+    """(namespace/name, the claim)."""
+    meta, spec, status = mapping(raw, "metadata"), mapping(raw, "spec"), mapping(raw, "status")
+    key = f"{meta.get('namespace', 'default')}/{meta.get('name', '')}"
+    trouble = ""
+    if status.get("phase") != "Bound":
+        trouble = "is not bound (WaitForFirstConsumer is not supported: use a class that binds at once)"
+    elif meta.get("deletionTimestamp"):
+        trouble = "is being deleted"
+    modes = spec.get("accessModes")
+    return key, VolumeClaim(
+        str(spec.get("volumeName") or ""), trouble, isinstance(modes, list) and "ReadWriteOncePod" in modes
+    )
+
+
+def read_volume(raw: Mapping[str, Any]) -> tuple[str, Volume]:
+    """(name, the volume)."""
+    meta, spec = mapping(raw, "metadata"), mapping(raw, "spec")
+    required = mapping(mapping(spec, "nodeAffinity"), "required")
+    affinity = [tuple(mappings(required, "nodeSelectorTerms"))] if required else []
+    for label, zones in mapping(meta, "labels").items():
+        if label in ZONE_LABELS:
+            wanted = {"key": label, "operator": "In", "values": str(zones).split("__")}
+            affinity.append(({"matchExpressions": [wanted]},))
+    return str(meta.get("name", "")), Volume(tuple(affinity))
+
+
+def add_volume_affinity(
+    pods: Iterable[Pod], claims: Mapping[str, VolumeClaim], volumes: Mapping[str, Volume]
+) -> tuple[Pod, ...]:
+    """The pods, each with the node affinity of all its volumes."""
+
+    def placed_by(pod: Pod) -> Pod:
+        if pod.node or not pod.volume_claims:
+            return pod
+        own = [claims[key].volume for key in _keys(pod) if key in claims]
+        terms = tuple(entry for name in own if name in volumes for entry in volumes[name].affinity)
+        return dataclasses.replace(pod, volume_affinity=terms)
+
+    return tuple(map(placed_by, pods))
+
+
+def find_unusable_volume(
+    gang: Gang, pods: Iterable[Pod], claims: Mapping[str, VolumeClaim], volumes: Mapping[str, Volume]
+) -> Refusal | None:
+    """Why the gang cannot have its volumes; None if it can. `pods`: all of the cluster."""
+    for pod in gang.pending:
+        for key in _keys(pod):
+            claim = claims.get(key, VolumeClaim(trouble="does not exist"))
+            trouble = claim.trouble
+            if not trouble and claim.volume not in volumes:
+                trouble = f"is bound to the volume {claim.volume!r}, which does not exist"
+            if not trouble and claim.one_pod:
+                others = (other for other in pods if other.uid != pod.uid and key in _keys(other))
+                user = next((other for other in others if other.node or other in gang.pending), None)
+                trouble = f"is ReadWriteOncePod and pod {user.key} has it" if user is not None else ""
+            if trouble:
+                name = key.partition("/")[2]
+                return Refusal("VolumeUnsupported", f"pod {pod.key}: persistent volume claim {name} {trouble}")
+    return None
+
+
+def _keys(pod: Pod) -> list[str]:
+    return [f"{pod.namespace}/{claim}" for claim in pod.volume_claims]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,16 +18,14 @@ from jaxsched.errors import UserError
 from jaxsched.event_loop import why_not
 from jaxsched.kube.capacity.fleet import gpu_nodes, nodes_without_gpus, read_fleet
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
-from jaxsched.kube.capacity.running import find_running_parts
+from jaxsched.kube.capacity.ledger import find_running_parts
 from jaxsched.kube.plan.explain import Explanations
 from jaxsched.kube.read.gangs import Gang, form_gangs
 from jaxsched.kube.read.objects import Pod, Refusal
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.read.snapshot import Snapshot
-from jaxsched.kube.read.volumes import add_volume_affinity, find_unusable_volume
+from jaxsched.kube.read.snapshot import Snapshot, add_volume_affinity, find_unusable_volume
 from jaxsched.kube.whatif.history import History
-from jaxsched.kube.whatif.pools import Pool, pools_of
-from jaxsched.kube.whatif.rollouts import HIGH, LOW, Question, Starts, play_futures
+from jaxsched.kube.whatif.rollouts import HIGH, LOW, Pool, Question, Starts, play_futures, pools_of
 from jaxsched.policies.policy import Policy
 
 SAME_ORDER = ("fifo", "sjf", "area")  # orders into which priorities can be put

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float64, Int64
 
 from jaxsched.errors import UserError
 from jaxsched.kube.read.gangs import Gang, form_gangs, gang_key
+from jaxsched.kube.read.groups import PodGroup, read_pod_group
 from jaxsched.kube.read.objects import DONE_PHASES, Pod, mapping, read_pod
-from jaxsched.kube.read.pod_groups import PodGroup, read_pod_group
 from jaxsched.kube.read.settings import PlanSettings
 
 BLOCK_S = 3600.0

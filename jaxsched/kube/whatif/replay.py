@@ -12,13 +12,12 @@ from jaxsched.errors import UserError
 from jaxsched.kube.capacity.filters import rights_reason
 from jaxsched.kube.capacity.fleet import gpu_nodes, gpu_types, read_fleet, warn_of_products
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.read.gangs import gang_key, natural, profile_of
+from jaxsched.kube.read.groups import read_pod_group
 from jaxsched.kube.read.objects import DONE_PHASES, Node, Pod, mapping, read_node, read_pod
-from jaxsched.kube.read.pod_groups import read_pod_group
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.read.snapshot import Snapshot
-from jaxsched.kube.read.volumes import read_volume, read_volume_claim
+from jaxsched.kube.read.snapshot import Snapshot, read_volume, read_volume_claim
 from jaxsched.workload.jobs import JobList, join_types, make_job_list
 
 RESOLUTION_S = 1.0  # of times in the API's objects

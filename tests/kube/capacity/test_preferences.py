@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from jaxsched.kube.capacity.preferences import Preferences
+from jaxsched.kube.capacity.filters import Preferences
 from jaxsched.kube.plan.planner import Plan, Planner
 from jaxsched.kube.read.snapshot import Snapshot
 from tests.kube.snapshots import check, gang, nodes, snapshot

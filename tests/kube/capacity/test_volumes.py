@@ -1,7 +1,7 @@
 """Pods with volumes go where the volumes are, or are refused by name."""
 
 from jaxsched.kube.plan.planner import Plan, Planner
-from jaxsched.kube.read.volumes import read_volume, read_volume_claim
+from jaxsched.kube.read.snapshot import read_volume, read_volume_claim
 from tests.kube.snapshots import gang, nodes, snapshot
 
 MOUNT = {"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]}

@@ -139,7 +139,7 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def planner():
     from jaxsched.kube.plan.planner import Planner
-    from jaxsched.kube.policy.guarded import GuardedPolicy
+    from jaxsched.kube.policy import GuardedPolicy
     from jaxsched.kube.read.settings import PlanSettings
 
     settings = PlanSettings(schedulers=2, running_slots=8, queue_slots=8, headroom=4.0)
@@ -150,7 +150,7 @@ def planner():
 def start(world: World, planner):
     """Start a scheduler: `(api, **options) -> Scheduler`; it ends with the test."""
     from jaxsched.kube.cluster.app import Options, Scheduler
-    from jaxsched.kube.cluster.metrics import Metrics
+    from jaxsched.kube.cluster.monitoring import Metrics
 
     running: list[Scheduler] = []
 

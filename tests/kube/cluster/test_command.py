@@ -17,13 +17,13 @@ COMPILES = """
 import sys, threading
 import jax, jax.numpy as jnp
 from jaxsched.cli.main import main
-from jaxsched.kube.policy import guarded
+from jaxsched.kube import policy
 def compiles(*_):
     lowered = jax.jit(lambda x: sum(jnp.sin(x * k) for k in range(60))).lower(1.0)
     print("compiles", flush=True)
     while True:
         lowered.compile({"xla_backend_optimization_level": 0})
-guarded.JaxProgram = compiles
+policy.JaxProgram = compiles
 main(sys.argv[1:])
 """
 

@@ -9,9 +9,8 @@ import urllib.request
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.kube.cluster import health
-from jaxsched.kube.cluster.health import MOST_CLIENTS, HealthServer, serve
-from jaxsched.kube.cluster.metrics import Metrics
+from jaxsched.kube.cluster import monitoring
+from jaxsched.kube.cluster.monitoring import MOST_CLIENTS, HealthServer, Metrics, serve
 
 
 @pytest.fixture
@@ -21,7 +20,7 @@ def trouble():
 
 @pytest.fixture
 def server(trouble, monkeypatch):
-    monkeypatch.setattr(health, "LONGEST_S", 1.5)
+    monkeypatch.setattr(monitoring, "LONGEST_S", 1.5)
     one = serve("127.0.0.1", 0, Metrics(), lambda: trouble["live"], lambda: trouble["ready"])
     yield one
     one.shutdown()

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.kube.cluster.health import read_certificate, serve
-from jaxsched.kube.cluster.metrics import Metrics, MetricsAccess
+from jaxsched.kube.cluster.monitoring import Metrics, MetricsAccess, read_certificate, serve
 from tests.support.kube.calls import eventually
 
 ACCOUNTS, RBAC = "/api/v1/namespaces/default/serviceaccounts", "/apis/rbac.authorization.k8s.io/v1"
@@ -72,7 +71,7 @@ def test_an_answer_counts_for_a_while(world, server, monkeypatch) -> None:
     assert [get(server, token=token) for _ in range(5)] == [200] * 5
     assert world.proxy.count("POST", "tokenreviews") == world.proxy.count("POST", "subjectaccessreviews") == 1
     world.api.request("DELETE", world.made[-3])  # the account: its token is not good any more
-    monkeypatch.setattr("jaxsched.kube.cluster.metrics.KEPT_S", 0.0)
+    monkeypatch.setattr("jaxsched.kube.cluster.monitoring.KEPT_S", 0.0)
     eventually(lambda: get(server, token=token) == 401)
 
 
@@ -89,7 +88,7 @@ def test_nobody_gets_metrics_while_the_server_is_away(world, server) -> None:
 
 def test_nobody_waits_for_the_answer_to_another(world, server, monkeypatch) -> None:
     """The API server says nothing of one token; who comes with another one gets metrics meanwhile."""
-    monkeypatch.setattr("jaxsched.kube.cluster.metrics.PATIENCE_S", 2.0)
+    monkeypatch.setattr("jaxsched.kube.cluster.monitoring.PATIENCE_S", 2.0)
     token = account(world, reads=True)
     eventually(lambda: MetricsAccess(world.api).check(f"Bearer {token}")[0] == 200)
     silent = world.proxy.inject("POST", "tokenreviews", hang=True)

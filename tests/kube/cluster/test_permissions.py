@@ -8,10 +8,9 @@ import pytest
 import yaml
 
 from jaxsched.errors import UserError
-from jaxsched.kube.cluster.api import ApiClient
+from jaxsched.kube.cluster.api import PREEMPTION, ApiClient, check_permissions, file_granting, required_permissions
 from jaxsched.kube.cluster.app import Options, Scheduler
-from jaxsched.kube.cluster.metrics import Metrics
-from jaxsched.kube.cluster.permissions import PREEMPTION, check_permissions, file_granting, required_permissions
+from jaxsched.kube.cluster.monitoring import Metrics
 from tests.support.kube.calls import eventually
 from tests.support.kube.objects import make_pod
 from tests.support.kube.turns import bound, gang, turn
@@ -120,7 +119,7 @@ def test_one_verb_fewer_is_named(world, planner, less: tuple[str, str, str]) -> 
 
 @pytest.mark.long
 def test_a_permission_that_is_taken_away_later_is_named(world, start, monkeypatch) -> None:
-    monkeypatch.setattr("jaxsched.kube.cluster.outage.REFUSED_S", 2.0)
+    monkeypatch.setattr("jaxsched.kube.cluster.api.REFUSED_S", 2.0)
     world.node()
     scheduler = start()
     body = json.dumps({"kind": "Status", "code": 403, "message": 'cannot watch resource "pods"'}).encode()

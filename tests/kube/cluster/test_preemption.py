@@ -4,9 +4,9 @@ import dataclasses
 
 import pytest
 
-from jaxsched.kube.cluster import evictor
+from jaxsched.kube.cluster import binder
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.read.settings import PlanSettings
 from tests.support.kube.calls import MERGE, eventually
 from tests.support.kube.turns import bound, gang, node_of, turn
@@ -23,7 +23,7 @@ def planner() -> Planner:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch) -> None:
-    monkeypatch.setattr(evictor, "WAIT_S", 0.1)
+    monkeypatch.setattr(binder, "WAIT_S", 0.1)
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ import time
 
 import pytest
 
-from jaxsched.kube.cluster.api import NODES, PODS, pod_path
-from jaxsched.kube.cluster.outage import Outage, Refusals
-from jaxsched.kube.cluster.reflector import Reflector, Store
+from jaxsched.kube.cluster.api import NODES, PODS, Outage, Refusals, pod_path
+from jaxsched.kube.cluster.informers import Reflector, Store
 from jaxsched.kube.read.objects import read_pod
 from tests.support.kube.calls import eventually, post
 
@@ -29,7 +28,7 @@ class Watched:
 @pytest.fixture
 def watching(world, monkeypatch: pytest.MonkeyPatch):
     # After a fault of ours the longer one is waited for.
-    monkeypatch.setattr("jaxsched.kube.cluster.reflector.BACKOFF_S", (0.5, 1.0))
+    monkeypatch.setattr("jaxsched.kube.cluster.informers.BACKOFF_S", (0.5, 1.0))
     running: list[Watched] = []
 
     def start(**more) -> Watched:
@@ -136,7 +135,7 @@ def test_who_was_never_permitted_is_denied_at_once(world) -> None:
 
 def test_refusals_that_last_are_for_good(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
-    monkeypatch.setattr("jaxsched.kube.cluster.outage.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("jaxsched.kube.cluster.api.time.monotonic", lambda: now_s[0])
     refusals = Refusals()
     refusals.reset()
     told = []
@@ -153,7 +152,7 @@ def test_refusals_that_last_are_for_good(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_an_outage_is_two_lines(world, monkeypatch, caplog, path: str, what: dict) -> None:
     """Not two for each watch. Before: none."""
-    monkeypatch.setattr("jaxsched.kube.cluster.reflector.BACKOFF_S", (0.05, 0.1))
+    monkeypatch.setattr("jaxsched.kube.cluster.informers.BACKOFF_S", (0.05, 0.1))
     caplog.set_level("INFO", "jaxsched.kube")
     outage = Outage(world.proxy.api.host)
     both = [Reflector(world.proxy.api, one, Store(dict), outage=outage).start() for one in (PODS, NODES)]

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxsched.kube.cluster.api import pod_path
-from jaxsched.kube.cluster.gang_binder import is_rejection
+from jaxsched.kube.cluster.binder import is_rejection
 from tests.support.kube.calls import MERGE, eventually
 from tests.support.kube.turns import bound, turn
 

@@ -12,7 +12,7 @@ import pytest
 
 from jaxsched.kube.cluster.api import NODES
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.guarded import FALLBACK, GuardedPolicy
+from jaxsched.kube.policy import FALLBACK, GuardedPolicy
 from jaxsched.kube.read.hints import POLICY
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.policy import Policy

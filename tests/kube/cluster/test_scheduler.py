@@ -11,7 +11,7 @@ import pytest
 from jaxsched.errors import UserError
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
 from jaxsched.kube.cluster.api import pod_path
-from jaxsched.kube.cluster.health import serve
+from jaxsched.kube.cluster.monitoring import serve
 from jaxsched.kube.cluster.record import read_recording
 from jaxsched.kube.read.gangs import Gang
 from tests.support.kube.calls import eventually

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxsched.kube.plan.planner import Plan, Planner
-from jaxsched.kube.read.pod_groups import read_pod_group
+from jaxsched.kube.read.groups import read_pod_group
 from tests.kube.snapshots import check, gang, nodes, snapshot
 from tests.support.kube.objects import make_pod
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
 from jaxsched.kube.plan.planner import Plan, Planner
-from jaxsched.kube.policy.base import PolicyError
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import GuardedPolicy, PolicyError
 from jaxsched.kube.read.gangs import Gang
 from jaxsched.kube.read.objects import read_node, read_pod
 from tests.kube.snapshots import SETTINGS, check, gang, nodes, snapshot

@@ -9,9 +9,9 @@ import pytest
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
 from jaxsched.kube.plan.planner import Plan, Planner
 from jaxsched.kube.plan.preemption import RemainingBudgets, VacatedCapacity, choose_victims
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.read.gangs import Gang, form_gangs
-from jaxsched.kube.read.pod_groups import read_pod_group
+from jaxsched.kube.read.groups import read_pod_group
 from jaxsched.kube.read.snapshot import Budget, Snapshot, read_budget
 from tests.kube.snapshots import SETTINGS, check, gang, nodes, snapshot
 from tests.support.kube.objects import make_pod

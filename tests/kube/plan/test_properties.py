@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jaxsched.kube.plan.planner import Plan, Planner
 from jaxsched.kube.read.gangs import Gang
-from jaxsched.kube.read.pod_groups import COSCHEDULING, read_pod_group
+from jaxsched.kube.read.groups import COSCHEDULING, read_pod_group
 from jaxsched.kube.read.snapshot import Snapshot
 from tests.kube.snapshots import check, compiled_planner, gang, nodes, snapshot
 from tests.support.cases import cases

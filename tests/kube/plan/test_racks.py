@@ -6,7 +6,7 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.read.settings import PlanSettings
 from tests.kube.snapshots import check, gang, snapshot
 from tests.support.kube.objects import make_node

@@ -2,9 +2,8 @@
 
 import pytest
 
-from jaxsched.kube.plan.status import volcano_phases
-from jaxsched.kube.read.owners import OWNER_KINDS, read_owner
-from jaxsched.kube.read.pod_groups import read_pod_group
+from jaxsched.kube.plan.outcome import volcano_phases
+from jaxsched.kube.read.groups import OWNER_KINDS, read_owner, read_pod_group
 from tests.kube.snapshots import nodes, snapshot
 from tests.support.kube.objects import make_pod
 

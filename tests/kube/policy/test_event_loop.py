@@ -14,12 +14,9 @@ from jaxsched.env.state import wait_action
 from jaxsched.errors import UserError
 from jaxsched.kube.capacity.fleet import read_fleet
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
-from jaxsched.kube.capacity.running import find_running_parts
+from jaxsched.kube.capacity.ledger import find_running_parts
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.encode import build_arrays
-from jaxsched.kube.policy.event_loop import EventLoopPolicy
-from jaxsched.kube.policy.guarded import GuardedPolicy
-from jaxsched.kube.policy.jax_program import JaxProgram
+from jaxsched.kube.policy import EventLoopPolicy, GuardedPolicy, JaxProgram, build_arrays
 from jaxsched.kube.read.gangs import form_gangs
 from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.settings import PlanSettings
@@ -109,7 +106,7 @@ import resource, sys
 import jax
 compiled = []
 jax.monitoring.register_event_duration_secs_listener(lambda event, *_, **__: compiled.append(event))
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.plan.planner import Planner
 from tests.kube.policy.test_event_loop import SETTINGS, Snapshot, gang_of, nodes, read_node, read_pod
 pods = tuple(read_pod(one) for one in gang_of("g", 4, 2))

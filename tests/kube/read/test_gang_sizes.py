@@ -6,9 +6,8 @@ import pytest
 
 from jaxsched.kube.plan.planner import Plan, Planner
 from jaxsched.kube.read.gangs import form_gangs
+from jaxsched.kube.read.groups import OWNER_KINDS, read_owner, read_pod_group
 from jaxsched.kube.read.objects import read_pod
-from jaxsched.kube.read.owners import OWNER_KINDS, read_owner
-from jaxsched.kube.read.pod_groups import read_pod_group
 from tests.kube.snapshots import SETTINGS, check, gang, nodes, snapshot
 from tests.support.kube.objects import NOW, make_pod
 

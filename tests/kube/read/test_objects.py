@@ -9,8 +9,8 @@ from jaxsched.kube.capacity.fleet import find_missing, gpu_types, read_fleet
 from jaxsched.kube.capacity.ledger import Ledger
 from jaxsched.kube.cluster.record import slim
 from jaxsched.kube.read.gangs import form_gangs, gang_key
+from jaxsched.kube.read.groups import read_pod_group
 from jaxsched.kube.read.objects import read_node, read_pod
-from jaxsched.kube.read.pod_groups import read_pod_group
 from jaxsched.kube.read.settings import PlanSettings
 from tests.support.kube.objects import NOW, make_node, make_pod
 

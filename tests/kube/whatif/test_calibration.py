@@ -12,7 +12,7 @@ from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.event_loop import Run
 from jaxsched.kube.capacity.fleet import gpu_nodes, read_fleet
 from jaxsched.kube.plan.rounds import home_partition
-from jaxsched.kube.policy.encode import blank_jobs
+from jaxsched.kube.policy import blank_jobs
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.whatif.forecast import Forecast, forecast_starts

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from jaxsched.kube.plan.planner import Planner
-from jaxsched.kube.policy.guarded import GuardedPolicy
+from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.read.objects import read_node, read_pod
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot

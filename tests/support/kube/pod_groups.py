@@ -1,6 +1,6 @@
 """Upstream's PodGroups and their pods on a server under test."""
 
-from jaxsched.kube.read.pod_groups import SCHEDULED
+from jaxsched.kube.read.groups import SCHEDULED
 
 API = "scheduling.k8s.io/v1alpha2"
 GROUPS = f"/apis/{API}/namespaces/default/podgroups"

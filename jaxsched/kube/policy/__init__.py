@@ -1,1 +1,0 @@
-"""Who decides: a rule or a checkpoint, shown a live cluster as the simulator's state, and the fallback."""
