@@ -39,6 +39,7 @@ BESIDE = {
     "import": "check",
     "table": "sweep",
     "plot": "sweep",
+    "placement": "step-time",
 }
 
 

@@ -221,7 +221,7 @@ def _network_anew(folder: Path, out: Path) -> Anew:
 def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
     """`what` the folder holds, one of `policies.evolved.KINDS`."""
     from jaxsched.cli.output import Display
-    from jaxsched.cli.train_evolved import reporter, say_if_compiling
+    from jaxsched.cli.train import evolved_reporter, say_if_compiling
     from jaxsched.io.cards import CARD_FILE
     from jaxsched.io.schema import convert
     from jaxsched.learning.evolved.config import EvolvedConfig, as_saved
@@ -235,7 +235,7 @@ def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
     resume, command = (out / STATE_FILE).is_file(), card.commands.get("train", "")
     with Display(["train"], config.generations, "generations") as display:
         say_if_compiling(display)
-        report = reporter(display, config.generations)
+        report = evolved_reporter(display, config.generations)
         policy = train_evolved(config, out, resume=resume, report=report, command=command)
     same = evolved.load_policy(folder, what).spec == evolved.load_policy(policy, what).spec
     print(f"what is learned is {'the same' if same else 'not the same as in the card'}")

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from jaxsched.cli import main
-from jaxsched.cli import train_evolved as train_evolved_command
 from jaxsched.cli.check import what_is
-from jaxsched.cli.train import Train
+from jaxsched.cli.train import Train, config_of, how_to_judge, judging
 from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
 from jaxsched.io.json_file import read_rows
@@ -148,16 +147,16 @@ def test_jobs_that_come_at_once_are_refused(tmp_path):
 
 def test_the_world_that_is_asked_for_is_the_one_to_learn_and_to_be_judged_in(trace, tmp_path):
     costs = {"max_forwards": 5, "restart_s": 30.0, "checkpoint_s": 600.0}
-    config = train_evolved_command.config_of(Train(workload=str(trace), out=tmp_path, load=0.9, until=0.5, **costs))
+    config = config_of(Train(workload=str(trace), out=tmp_path, load=0.9, until=0.5, **costs))
     settings = world_of(config)[2]
     assert {name: getattr(settings, name) for name in costs} == costs
-    judged = train_evolved_command.judging(config, tmp_path / "policy")
+    judged = judging(config, tmp_path / "policy")
     for option in ("--max-forwards 5", "--restart-s 30", "--checkpoint-s 600", "--load 0.9", "--since 0.5"):
         assert option in judged
     assert "--interval-s" not in judged
-    assert train_evolved_command.how_to_judge(config) == "judge it by others"
-    whole = train_evolved_command.config_of(Train(workload=str(trace), out=tmp_path, load=0.9))
-    assert "knows all jobs" in train_evolved_command.how_to_judge(whole)
+    assert how_to_judge(config) == "judge it by others"
+    whole = config_of(Train(workload=str(trace), out=tmp_path, load=0.9))
+    assert "knows all jobs" in how_to_judge(whole)
 
 
 @pytest.mark.parametrize(
