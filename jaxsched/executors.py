@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from jaxsched.errors import UserError
-from jaxsched.io.files import write_bytes
-from jaxsched.io.locks import LOCK_FILE, locked
+from jaxsched.io.files import LOCK_FILE, locked, write_bytes
 from jaxsched.machine import THREADS_VARIABLE, allow_whole_loops, cores, enable_cache, memory_bytes
 
 RETRIES = 3  # of a task whose worker was lost

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.io.files import check_folder, check_outputs, save_result, write_text
+from jaxsched.io.files import check_folder, check_outputs, locked, save_result, write_text
 from jaxsched.io.json_file import append, read_rows
-from jaxsched.io.locks import locked
 from tests.support.disks import disk, remounted
 
 

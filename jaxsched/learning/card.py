@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jaxsched.evaluation.tables import Comparison, align
 from jaxsched.io import cards
-from jaxsched.io.locks import locked
+from jaxsched.io.files import locked
 from jaxsched.policies.checkpoint import WHAT
 
 WAIT_S = 30.0

@@ -23,7 +23,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PRNGKeyArray, PyTree
 
 from jaxsched.errors import UserError
-from jaxsched.io.locks import locked
+from jaxsched.io.files import locked
 from jaxsched.machine import cores
 
 AXIS = "shard"

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from jaxsched.executors import Executor, LocalExecutor, Task, Tell
-from jaxsched.io.files import write_bytes, write_text
+from jaxsched.io.files import locked, write_bytes, write_text
 from jaxsched.io.json_file import append, mend, read_rows
-from jaxsched.io.locks import locked
 from jaxsched.learning.config import TrainConfig
 from jaxsched.learning.devices import provide_devices
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, train

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.io import locks
-from jaxsched.io.locks import LOCK_FILE, locked
+from jaxsched.io import files
+from jaxsched.io.files import LOCK_FILE, locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from jaxsched.io.locks import locked
+from jaxsched.io.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)
@@ -68,7 +68,7 @@ def test_without_locks_of_the_system_the_file_tells(tmp_path, monkeypatch, conte
     def unsupported(*_: object) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(locks.fcntl, "flock", unsupported)
+    monkeypatch.setattr(files.fcntl, "flock", unsupported)
     (tmp_path / LOCK_FILE).write_text(content if isinstance(content, str) else json.dumps(content))
     if free:
         with locked(tmp_path):

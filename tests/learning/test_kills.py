@@ -14,8 +14,8 @@ import yaml
 
 import jaxsched
 from jaxsched.errors import UserError
+from jaxsched.io.files import LOCK_FILE, locked
 from jaxsched.io.json_file import read_rows
-from jaxsched.io.locks import LOCK_FILE, locked
 from jaxsched.learning.config import to_dict
 from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, programs_of, train
 from jaxsched.learning.setting import make_setting

@@ -18,8 +18,8 @@ from jaxtyping import Float64
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.errors import UserError
+from jaxsched.io.files import locked
 from jaxsched.io.json_file import append, read_rows, truncate
-from jaxsched.io.locks import locked
 from jaxsched.learning.evolved import evolution
 from jaxsched.learning.evolved.config import EvolvedConfig, limit_forwards, limits, scenario_of, statistics, world_of
 from jaxsched.learning.evolved.state import STATE_FILE, EvolvedState, restore, save
