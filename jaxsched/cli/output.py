@@ -14,7 +14,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from jaxsched.errors import UserError
 from jaxsched.io.files import save_result
-from jaxsched.io.json_file import to_json
 
 if TYPE_CHECKING:
     from jaxsched.evaluation.tables import Comparison
@@ -262,5 +261,7 @@ def check_report(path: Path | None, *inputs: str | Path, **others: Path | None) 
 
 def write_report(path: Path | None, report: dict[str, Any]) -> None:
     """The report as JSON, if a file was asked for."""
+    from jaxsched.io.json_file import to_json
+
     with results() as write:
         write(path, text(to_json(report, 1)))
