@@ -42,6 +42,8 @@ from jaxsched.policies.registry import parse
 from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import NEVER, JobTable
 
+log = logging.getLogger("jaxsched.kube")
+
 LEAST_LEFT = 0.05  # of a running gang's stated duration that is taken to be left once it has run longer than that
 RESERVED = 4  # one running slot in so many is kept for gangs that a plan starts
 
@@ -385,8 +387,6 @@ def _round(policy: Policy) -> Callable:
 
     return jax.jit(checkify.checkify(decide, errors=checkify.nan_checks))
 
-
-log = logging.getLogger("jaxsched.kube")
 
 FALLBACK = "pack:fifo+backfill+forward"
 TIMEOUT_S = 30.0

@@ -20,6 +20,8 @@ from urllib.parse import quote, urlencode
 from jaxsched.errors import UserError
 from jaxsched.kube.read.groups import COSCHEDULING, OWNER_KINDS, UPSTREAM, VOLCANO
 
+log = logging.getLogger("jaxsched.kube")
+
 CONNECT_S, READ_S = 5.0, 15.0
 DEFAULT_CONFIG = "~/.kube/config"
 PODS, NODES = "/api/v1/pods", "/api/v1/nodes"
@@ -258,8 +260,6 @@ class ServerClock:
         bounds = self._bounds
         return time.time() if bounds is None else time.monotonic() + sum(bounds) / 2
 
-
-log = logging.getLogger("jaxsched.kube")
 
 TRIES = 2  # that fail in a row: a watch that was only cut is answered when it is tried again
 

@@ -26,6 +26,8 @@ from jaxsched.kube.plan.preemption import Preemption
 from jaxsched.kube.read.hints import DECISION, GROUP, POLICY
 from jaxsched.kube.read.objects import Pod, mapping
 
+log = logging.getLogger("jaxsched.kube")
+
 BOUND, ELSEWHERE, GONE, CONFLICT, DENIED, UNKNOWN = "bound", "elsewhere", "gone", "conflict", "denied", "unknown"
 DEADLINE_S = 30.0  # of retries through 429, 5xx and silence; afterwards the watch tells what became of the pod
 PERMANENT = (400, 401, 403, 422)
@@ -123,8 +125,6 @@ class Binder:
             return Outcome(DENIED, response.message)
         return None
 
-
-log = logging.getLogger("jaxsched.kube")
 
 BACKOFF_S = (1.0, 10.0)
 DENIED_S = 300.0

@@ -25,6 +25,8 @@ from jaxsched.errors import UserError
 from jaxsched.kube.cluster.api import ApiClient, Response, Unreachable
 from jaxsched.kube.read.objects import mapping
 
+log = logging.getLogger("jaxsched.kube")
+
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 300, 1800)
 PREEMPTION_VICTIMS = tuple(2**power for power in range(7))  # kube-scheduler's buckets
 UPSTREAM_SECONDS = tuple(0.001 * 2**power for power in range(15))  # kube-scheduler's buckets of an attempt
@@ -170,8 +172,6 @@ class MetricsAccess:
         body = {"apiVersion": f"{group}/v1", "kind": kind, "spec": given}
         return self.api.request("POST", f"/apis/{group}/v1/{kind.lower()}s", body=body, read_s=PATIENCE_S)
 
-
-log = logging.getLogger("jaxsched.kube")
 
 MOST_CLIENTS = 16  # connections, and threads, at a time
 SILENT_S = 5.0  # a client that neither sends nor takes anything for this long is cut
