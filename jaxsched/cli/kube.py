@@ -242,7 +242,7 @@ class Replay:
         from jaxsched.evaluation.compare import compare
         from jaxsched.io.files import check_outputs
         from jaxsched.kube.cluster.record import read_recording
-        from jaxsched.kube.whatif.replay import plan_again, read_day
+        from jaxsched.kube.whatif.recorded import plan_again, read_day
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.settings import Settings as SimulationSettings
 

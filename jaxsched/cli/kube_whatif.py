@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from jaxsched.kube.read.settings import PlanSettings
     from jaxsched.kube.read.snapshot import Snapshot
     from jaxsched.kube.whatif.forecast import Forecast
-    from jaxsched.kube.whatif.history import History
+    from jaxsched.kube.whatif.recorded import History
 
 Seconds = Annotated[float, tyro.conf.arg(metavar="X")]
 MOST_NAMES = 4  # of nodes and gangs in a line of the table; --json has all
@@ -132,7 +132,7 @@ class Whatif:
         if not self.history:
             return None
         from jaxsched.kube.cluster.record import read_recording
-        from jaxsched.kube.whatif.history import cut_into_blocks, read_arrivals
+        from jaxsched.kube.whatif.recorded import cut_into_blocks, read_arrivals
 
         stretches = [read_arrivals(read_recording(path), settings, now_s) for path in self.history]
         return cut_into_blocks([one for one in stretches if one is not None])
@@ -148,7 +148,7 @@ class Whatif:
 
             return live_snapshot(connect(str(self.kubeconfig) if self.kubeconfig else None, self.context))
         from jaxsched.kube.cluster.record import read_recording
-        from jaxsched.kube.whatif.replay import read_snapshot
+        from jaxsched.kube.whatif.recorded import read_snapshot
 
         if self.at_s is not None and not self.at_s >= 0.0:
             raise UserError(f"--at-s: {self.at_s} should be a number of seconds of at least 0")

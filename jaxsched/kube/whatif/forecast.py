@@ -24,7 +24,7 @@ from jaxsched.kube.read.gangs import Gang, form_gangs
 from jaxsched.kube.read.objects import Pod, Refusal
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot, add_volume_affinity, find_unusable_volume
-from jaxsched.kube.whatif.history import History
+from jaxsched.kube.whatif.recorded import History
 from jaxsched.kube.whatif.rollouts import HIGH, LOW, Pool, Question, Starts, play_futures, pools_of
 from jaxsched.policies.policy import Policy
 

@@ -32,7 +32,7 @@ from jaxsched.kube.plan.rounds import home_partition, tenants_of
 from jaxsched.kube.policy import LEAST_LEFT, blank_jobs, take_rows
 from jaxsched.kube.read.gangs import Gang
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.whatif.history import History
+from jaxsched.kube.whatif.recorded import History
 from jaxsched.policies.policy import Policy
 from jaxsched.pytree import on_device
 from jaxsched.workload.jobs import JobTable, join_types

@@ -4,8 +4,7 @@ from pathlib import Path
 
 from jaxsched.kube.cluster.record import Recorder, read_recording
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.whatif.history import read_arrivals
-from jaxsched.kube.whatif.replay import read_snapshot
+from jaxsched.kube.whatif.recorded import read_arrivals, read_snapshot
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 SETTINGS = PlanSettings()

@@ -16,7 +16,7 @@ from jaxsched.kube.policy import blank_jobs
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.whatif.forecast import Forecast, forecast_starts
-from jaxsched.kube.whatif.history import History, RecordedSpan, cut_into_blocks, read_arrivals
+from jaxsched.kube.whatif.recorded import History, RecordedSpan, cut_into_blocks, read_arrivals
 from jaxsched.kube.whatif.rollouts import Question
 from jaxsched.policies.registry import parse
 from jaxsched.workload.jobs import JobTable

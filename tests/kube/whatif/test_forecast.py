@@ -17,7 +17,7 @@ from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
 from jaxsched.kube.whatif import rollouts
 from jaxsched.kube.whatif.forecast import Forecast, forecast_starts
-from jaxsched.kube.whatif.replay import read_snapshot
+from jaxsched.kube.whatif.recorded import read_snapshot
 from jaxsched.kube.whatif.rollouts import Question, draw_durations
 from jaxsched.policies.registry import parse
 from tests.kube.snapshots import gang, nodes, snapshot

@@ -7,7 +7,7 @@ from jaxsched.errors import UserError
 from jaxsched.kube.read.gangs import Gang, form_gangs
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.whatif.forecast import forecast_starts
-from jaxsched.kube.whatif.history import DAY_S, History, RecordedSpan, cut_into_blocks
+from jaxsched.kube.whatif.recorded import DAY_S, History, RecordedSpan, cut_into_blocks
 from jaxsched.kube.whatif.rollouts import Question
 from jaxsched.policies.registry import parse
 from tests.kube.snapshots import gang, nodes, snapshot

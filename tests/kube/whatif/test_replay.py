@@ -11,7 +11,7 @@ from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.kube.cluster.record import Recorder, read_recording
 from jaxsched.kube.read.settings import PlanSettings
-from jaxsched.kube.whatif.replay import plan_again, read_day
+from jaxsched.kube.whatif.recorded import plan_again, read_day
 from tests.support.kube.objects import NOW, make_node, make_pod
 
 
