@@ -15,8 +15,9 @@ import tyro
 
 import jaxsched
 from jaxsched.cli.main import command_of
-from jaxsched.cluster.presets import ENTRY, TOPOLOGIES, File
+from jaxsched.cluster.presets import ENTRY, File
 from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topologies import TOPOLOGIES
 from jaxsched.kube.cluster.monitoring import Metrics
 from jaxsched.workload import catalogue
 from jaxsched.workload.traces import FORMATS

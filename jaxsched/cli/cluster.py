@@ -33,8 +33,8 @@ class Show:
     def run(self) -> None:
         """Read, measure, print, write. UserError on any mistake."""
         from jaxsched.cli.output import check_report, write_report
+        from jaxsched.cluster.measures import figures
         from jaxsched.cluster.presets import get_inventory
-        from jaxsched.cluster.topologies.measures import figures
         from jaxsched.errors import UserError
 
         if not self.names:
@@ -67,8 +67,8 @@ class Draw:
     def run(self) -> None:
         """Read, draw, write. UserError on any mistake."""
         from jaxsched.cli.output import results
+        from jaxsched.cluster.measures import save
         from jaxsched.cluster.presets import get_inventory
-        from jaxsched.cluster.topologies.drawing import save
         from jaxsched.evaluation.figures import check_figure
         from jaxsched.io.files import check_outputs
 

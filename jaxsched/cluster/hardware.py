@@ -1,10 +1,16 @@
-"""The hardware of a GPU cluster as arrays: partitions, servers, GPU groups, racks and links.
+"""The hardware of a GPU cluster as arrays: partitions, servers, GPU groups, racks and links; and a picture.
 
 Axes, here and everywhere: `P` partitions (one scheduler each), `N` servers per partition, `K` GPU groups per server,
 `T` racks per partition, `E` links that a partition can reach, `H` links of its longest route, `L` links in all. Smaller
 partitions and servers are padded with groups of 0 GPUs; every capacity of a padding entry is 1 so that no division
-needs a mask. `cluster.padding` brings clusters of different shapes to one.
+needs a mask. `build.pad` brings clusters of different shapes to one.
+
+In the picture (SVG) a server is a box and a GPU a square. Sockets stand one below the other in a server, servers side
+by side, partitions in rows of their own.
 """
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
 
 import jax
 import jax.numpy as jnp
@@ -51,8 +57,6 @@ class Cluster(Pytree):
 
     def _repr_html_(self) -> str | None:
         """In a notebook: a square per GPU, in the colour of its type. None where it is batched or traced."""
-        from jaxsched.cluster.drawing import hue, servers_svg
-
         leaves = jax.tree.leaves(self)
         if self.group_gpus.ndim != 3 or any(isinstance(leaf, Tracer) for leaf in leaves):
             return None
@@ -161,3 +165,68 @@ def one_partition(cluster: Cluster, partition: Int[ArrayLike, ""]) -> Cluster:
     """A single partition, by its number, without the leading axis P."""
     shared = {"link_bytes_s": cluster.link_bytes_s, "reference": cluster.reference}
     return jax.tree.map(lambda leaf: leaf[partition], cluster.replace(**dict.fromkeys(shared))).replace(**shared)
+
+
+SIDE, GAP, PAD, HEAD, WIDTH = 10, 2, 4, 16, 720  # pixels
+MOST_SERVERS = 256
+FREE, PARTLY = "#ffffff", "#bdbdbd"
+
+Fill = Callable[[int, int, int], Sequence[str]]  # (partition, server, socket) -> a colour per GPU
+
+
+def hue(number: int) -> str:
+    """A colour of its own for every small number: the golden angle apart, in three shades."""
+    return f"hsl({number * 137.5 % 360:.0f} 60% {45 + 15 * (number % 3)}%)"
+
+
+def servers_svg(
+    gpus: Int[np.ndarray, "P N K"], fill: Fill, titles: Sequence[str], key: Mapping[str, str] | None = None
+) -> str:
+    """The picture. `titles`: a line per partition; `key`: what colours mean. At most `MOST_SERVERS` are drawn."""
+    parts, y, drawn = [], 0.0, 0
+    real = gpus.sum(-1) > 0
+    for p, title in enumerate(titles):
+        if not real[p].any() or drawn >= MOST_SERVERS:
+            continue
+        y += HEAD
+        parts.append(_text(0, y - 4, title))
+        x, tall = 0, 0
+        for n in np.flatnonzero(real[p]).tolist()[: MOST_SERVERS - drawn]:
+            sockets = [fill(p, n, k) for k in range(gpus.shape[2]) if gpus[p, n, k] > 0]
+            wide = 2 * PAD + max(map(len, sockets)) * (SIDE + GAP) - GAP
+            if x and x + wide > WIDTH:
+                x, y, tall = 0, y + tall + PAD, 0
+            parts.append(_server(x, y, wide, sockets))
+            x, tall = x + wide + PAD, max(tall, 2 * PAD + len(sockets) * (SIDE + GAP) - GAP)
+            drawn += 1
+        y += tall + PAD
+    left = int(real.sum()) - drawn
+    if left:
+        y += HEAD
+        parts.append(_text(0, y - 4, f"and {left:,} more servers"))
+    x = 0
+    for name, colour in (key or {}).items():
+        parts.append(_square(x, y + PAD, colour) + _text(x + SIDE + PAD, y + PAD + SIDE - 1, name))
+        x += SIDE + 3 * PAD + 7 * len(name)
+    y += HEAD + PAD if key else 0
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y:.0f}" role="img" font-size="11"'
+    return f'{head} font-family="sans-serif"><title>{escape("; ".join(titles))}</title>{"".join(parts)}</svg>'
+
+
+def _server(x: float, y: float, wide: float, sockets: Sequence[Sequence[str]]) -> str:
+    tall = 2 * PAD + len(sockets) * (SIDE + GAP) - GAP
+    box = f'<rect x="{x}" y="{y}" width="{wide}" height="{tall}" rx="2" fill="#eeeeee" stroke="#888888"/>'
+    at = [
+        _square(x + PAD + column * (SIDE + GAP), y + PAD + row * (SIDE + GAP), colour)
+        for row, colours in enumerate(sockets)
+        for column, colour in enumerate(colours)
+    ]
+    return box + "".join(at)
+
+
+def _square(x: float, y: float, colour: str) -> str:
+    return f'<rect x="{x}" y="{y}" width="{SIDE}" height="{SIDE}" fill="{colour}" stroke="#555555"/>'
+
+
+def _text(x: float, y: float, text: str) -> str:
+    return f'<text x="{x}" y="{y}">{escape(text)}</text>'

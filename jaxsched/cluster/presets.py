@@ -20,7 +20,7 @@ the file, the field (or line, for YAML's own syntax), what is wrong and what wou
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,13 +31,8 @@ from jaxsched.border import checked, perhaps
 from jaxsched.cluster.gpu_types import GPU_SPEEDS, known_speed, read_gpu_speeds
 from jaxsched.cluster.inventory import Inventory, make_inventory, read_csv
 from jaxsched.cluster.servers import MAX_SERVERS, Server, default_schedulers, named_rows, pad_rows, partition_rows
-from jaxsched.cluster.topologies.bcube import bcube
-from jaxsched.cluster.topologies.dragonfly import dragonfly
-from jaxsched.cluster.topologies.nvl72 import TRAY, find_blocks, nvl72
-from jaxsched.cluster.topologies.rail import rail
-from jaxsched.cluster.topologies.torus import torus2d, torus3d
-from jaxsched.cluster.topologies.vl2 import vl2
-from jaxsched.cluster.topology import Topology, fat_tree, leaf_spine
+from jaxsched.cluster.topologies import TOPOLOGIES, TRAY, find_blocks
+from jaxsched.cluster.topology import Topology, leaf_spine
 from jaxsched.errors import UserError
 from jaxsched.io.files import shorten
 from jaxsched.io.schema import Size, Text, bad_field, check_mapping, check_whole, convert
@@ -117,18 +112,6 @@ def _topology(value: Mapping[str, Any], where: str, servers: tuple[Server, ...])
         raise UserError(f"{where.rpartition(': ')[0]}: {error}") from None
 
 
-# Each takes the number of servers, then the options of its docstring, `nic_gbits_s` among them.
-TOPOLOGIES: Mapping[str, Callable[..., Topology]] = {
-    "leaf-spine": leaf_spine,
-    "fat-tree": fat_tree,
-    "vl2": vl2,
-    "bcube": bcube,
-    "dragonfly": dragonfly,
-    "torus2d": torus2d,
-    "torus3d": torus3d,
-    "nvl72": nvl72,
-    "rail": rail,
-}
 SERVERS = {"nvl72": TRAY}  # of a preset; others have `Server()`
 
 

@@ -1,4 +1,4 @@
-"""Data-center topologies: racks, directed links and the routes between racks.
+"""Data-center topologies: racks, directed links and the routes between racks; trees of switches.
 
 A `Topology` is plain NumPy plus one function, `route(t, u)`, that says which share of the traffic from rack `t` to rack
 `u` crosses which link. Any network fits: routes may fan out (ECMP) and shares may be fractions. Parallel equal-cost
@@ -120,19 +120,19 @@ def leaf_spine(
     spine, `link 2 r spines + s` up and `(2 r + 1) spines + s` down, each with a share of 1/spines. With
     `flows`, too, ECMP hashes: see `SplitRoutes`.
     """
-    num_servers = _count(num_servers, "num_servers")
-    servers_per_rack = _count(servers_per_rack, "servers_per_rack")
+    num_servers = count(num_servers, "num_servers")
+    servers_per_rack = count(servers_per_rack, "servers_per_rack")
     rack = np.arange(num_servers) // servers_per_rack
     racks = int(rack[-1]) + 1
-    bundle = servers_per_rack * _bytes_s(nic_gbits_s) / _ratio(oversubscription, "oversubscription")
-    names = [_numbered("rack", racks)]
+    bundle = servers_per_rack * bytes_s(nic_gbits_s, "nic_gbits_s") / ratio(oversubscription, "oversubscription")
+    names = [numbered("rack", racks)]
     topology = _tree(rack, [np.arange(racks)], names, [bundle])
     if spines is None:
         if flows is not None:
             raise UserError(f"topology: flows is {flows}, without spines; it needs spines, over which flows are hashed")
         return topology
-    flows = None if flows is None else _count(flows, "flows")
-    return _split(topology, _count(spines, "spines"), flows, check_whole(seed, "topology", "seed", 0, 2**31 - 1))
+    flows = None if flows is None else count(flows, "flows")
+    return _split(topology, count(spines, "spines"), flows, check_whole(seed, "topology", "seed", 0, 2**31 - 1))
 
 
 def fat_tree(
@@ -150,17 +150,17 @@ def fat_tree(
     1.0 give its full bisection. Bundles: rack `servers_per_rack * nic / rack_oversubscription`, pod
     `racks_per_pod * rack bundle / pod_oversubscription`.
     """
-    num_servers = _count(num_servers, "num_servers")
+    num_servers = count(num_servers, "num_servers")
     half = 1
     while 2 * half**3 < num_servers:
         half += 1
-    per_rack = half if servers_per_rack is None else _count(servers_per_rack, "servers_per_rack")
-    per_pod = half if racks_per_pod is None else _count(racks_per_pod, "racks_per_pod")
+    per_rack = half if servers_per_rack is None else count(servers_per_rack, "servers_per_rack")
+    per_pod = half if racks_per_pod is None else count(racks_per_pod, "racks_per_pod")
     rack = np.arange(num_servers) // per_rack
     pod = np.arange(int(rack[-1]) + 1) // per_pod
-    rack_bundle = per_rack * _bytes_s(nic_gbits_s) / _ratio(rack_oversubscription, "rack_oversubscription")
-    pod_bundle = per_pod * rack_bundle / _ratio(pod_oversubscription, "pod_oversubscription")
-    names = [_numbered("rack", len(pod)), _numbered("pod", int(pod[-1]) + 1)]
+    rack_bundle = per_rack * bytes_s(nic_gbits_s, "nic_gbits_s") / ratio(rack_oversubscription, "rack_oversubscription")
+    pod_bundle = per_pod * rack_bundle / ratio(pod_oversubscription, "pod_oversubscription")
+    names = [numbered("rack", len(pod)), numbered("pod", int(pod[-1]) + 1)]
     return _tree(rack, [np.arange(len(pod)), pod], names, [rack_bundle, pod_bundle])
 
 
@@ -192,9 +192,9 @@ def from_host_map(
         np.array([pod_of[position[:2]] for position in racks]),
         np.array([core_of[position[:1]] for position in racks]),
     ]
-    rack_bundle = np.bincount(rack).max() * _bytes_s(nic_gbits_s)
-    rack_bundle /= _ratio(rack_oversubscription, "rack_oversubscription")
-    pod_bundle = np.bincount(nodes[1]).max() * rack_bundle / _ratio(pod_oversubscription, "pod_oversubscription")
+    rack_bundle = np.bincount(rack).max() * bytes_s(nic_gbits_s, "nic_gbits_s")
+    rack_bundle /= ratio(rack_oversubscription, "rack_oversubscription")
+    pod_bundle = np.bincount(nodes[1]).max() * rack_bundle / ratio(pod_oversubscription, "pod_oversubscription")
     core_bundle = max(Counter(pod[:1] for pod in pods).values()) * pod_bundle
     tiers = 2 if len(cores) == 1 else 3
     names = [tuple("/".join(path) for path in paths) for paths in (racks, pods, cores)]
@@ -240,22 +240,72 @@ def _split(topology: Topology, ways: int, flows: int | None, seed: int) -> Topol
         link_names=tuple(f"{name}:{way}" for name in topology.link_names for way in range(ways)),
         link_bytes_s=np.repeat(topology.link_bytes_s / ways, ways),
         route=SplitRoutes(topology.route, ways, flows, seed),
-        switch_names=_numbered("spine", ways),
+        switch_names=numbered("spine", ways),
         link_ends=ends,
     )
 
 
-def _numbered(kind: str, count: int) -> tuple[str, ...]:
+Hop = tuple[int, int]
+Hops = Callable[[int, int], Mapping[Hop, float]]  # (rack t, rack u) -> {(node, next node): share}
+
+
+def from_cables(
+    server_rack: Int[np.ndarray, "S"],
+    rack_names: Sequence[str],
+    switch_names: Sequence[str],
+    cables: Mapping[Hop, float],
+    hops: Hops,
+    positions: Float[np.ndarray, "nodes 2"] | None = None,
+) -> Topology:
+    """The topology with a link in each direction for every cable.
+
+    Args:
+        server_rack: Rack of each server. Racks are the nodes 0..R-1, switches the nodes from R on.
+        cables: {(node, node): bytes/s per direction}, each pair once; parallel cables are one of their summed capacity.
+        hops: which share of the traffic from rack t to rack u (t != u) goes from a node to a neighbour.
+        positions: For drawings.
+    """
+    names = (*rack_names, *switch_names)
+    ends = [hop for a, b in cables for hop in ((a, b), (b, a))]
+    link_of = {hop: link for link, hop in enumerate(ends)}
+    assert len(link_of) == len(ends), "a pair of nodes has two cables"
+
+    def route(source: int, target: int) -> dict[int, float]:
+        return {link_of[hop]: share for hop, share in hops(source, target).items()} if source != target else {}
+
+    return Topology(
+        server_rack=server_rack,
+        rack_names=tuple(rack_names),
+        link_names=tuple(f"{names[a]}>{names[b]}" for a, b in ends),
+        link_bytes_s=np.repeat(np.asarray(list(cables.values()), np.float64), 2),
+        route=route,
+        switch_names=tuple(switch_names),
+        link_ends=np.asarray(ends, int).reshape(-1, 2),
+        positions=positions,
+    )
+
+
+def numbered(kind: str, count: int) -> tuple[str, ...]:
+    """kind0, kind1, ..."""
     return tuple(f"{kind}{index}" for index in range(count))
 
 
-def _count(value: int, field: str) -> int:
-    return check_whole(value, "topology", field, 1, MAX_SERVERS)
+def count(value: int, field: str, minimum: int = 1) -> int:
+    """A whole number of servers or switches. `UserError` for anything else."""
+    return check_whole(value, "topology", field, minimum, MAX_SERVERS)
 
 
-def _ratio(value: float, field: str) -> float:
+def ratio(value: float, field: str) -> float:
+    """A positive number. `UserError` for anything else."""
     return check_positive(value, "topology", field)
 
 
-def _bytes_s(nic_gbits_s: float) -> float:
-    return check_positive(nic_gbits_s, "topology", "nic_gbits_s", "1e9 bits/s") * BYTES_S_PER_GBITS_S
+def bytes_s(gbits_s: float, field: str) -> float:
+    """Bytes/s of a speed in Gbit/s. `UserError` unless it is positive."""
+    return check_positive(gbits_s, "topology", field, "1e9 bits/s") * BYTES_S_PER_GBITS_S
+
+
+def port_bytes_s(link_gbits_s: float | None, nic_gbits_s: float, ports: int) -> float:
+    """Bytes/s of one of a forwarding server's `ports`: `link_gbits_s`, by default an even part of its NIC bandwidth."""
+    nic = bytes_s(nic_gbits_s, "nic_gbits_s")
+    return nic / ports if link_gbits_s is None else bytes_s(link_gbits_s, "link_gbits_s")

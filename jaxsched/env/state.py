@@ -20,8 +20,16 @@ from jax import Array, lax
 from jax.core import Tracer
 from jaxtyping import Bool, Float32, Int, Int8, Int16, Int32
 
-from jaxsched.cluster.drawing import FREE, PARTLY, hue, servers_svg
-from jaxsched.cluster.hardware import Cluster, group_capacity, real_partitions, workers_within
+from jaxsched.cluster.hardware import (
+    FREE,
+    PARTLY,
+    Cluster,
+    group_capacity,
+    hue,
+    real_partitions,
+    servers_svg,
+    workers_within,
+)
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.interference import Interference, default_interference
 from jaxsched.dynamics.occupants import Occupants, by_slots

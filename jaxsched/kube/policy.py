@@ -21,8 +21,8 @@ from jax import Array, lax
 from jax.experimental import checkify
 from jaxtyping import Bool, Float32, Int8, Int32, Int64, PRNGKeyArray, PyTree
 
+from jaxsched.cluster.build import Shape
 from jaxsched.cluster.hardware import partition_axes
-from jaxsched.cluster.padding import Shape
 from jaxsched.dynamics.footprint import Footprint, JobSpec, best_hardware, footprint
 from jaxsched.dynamics.occupants import Occupants, with_job
 from jaxsched.env.actions import apply_actions

@@ -9,8 +9,8 @@ from jax import Array
 from jaxtyping import Float32
 
 from jaxsched.calibration.interference.named import interference_model
+from jaxsched.cluster.build import common_shape, pad, stack
 from jaxsched.cluster.hardware import Cluster, distinct_speeds, reference_type, total_gpus
-from jaxsched.cluster.padding import common_shape, pad, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speeds_on
 from jaxsched.env.extensions.parts import Failures, no_failures

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsched.cluster.padding import Shape, common_shape, pad, renumber_types
+from jaxsched.cluster.build import Shape, common_shape, pad, renumber_types
 from jaxsched.env.environment import initial_state
 from jaxsched.env.extensions.parts import Starts
 from jaxsched.env.state import EnvConfig, EnvParams, State

@@ -9,8 +9,8 @@ import yaml
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.inventory import Inventory
-from jaxsched.cluster.presets import TOPOLOGIES
 from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topologies import TOPOLOGIES
 from jaxsched.io.files import write_text
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue
 from jaxsched.workload.jobs import JobList

@@ -20,8 +20,7 @@ from jaxsched.adaptive.workload import read_workload
 from jaxsched.cluster.inventory import make_inventory
 from jaxsched.cluster.outages import Outages
 from jaxsched.cluster.servers import Server
-from jaxsched.cluster.topologies.nvl72 import nvl72
-from jaxsched.cluster.topologies.torus import torus2d
+from jaxsched.cluster.topologies import nvl72, torus2d
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.interference import (
     FittedStrengths,

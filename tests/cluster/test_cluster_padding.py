@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
+from jaxsched.cluster.build import Shape, common_shape, pad, shape_of, stack
 from jaxsched.cluster.hardware import real_partitions, total_gpus
-from jaxsched.cluster.padding import Shape, common_shape, pad, shape_of, stack
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state
 from jaxsched.env.state import make_params

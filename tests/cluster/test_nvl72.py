@@ -5,12 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from jaxsched.cluster.build import build
-from jaxsched.cluster.padding import stack
+from jaxsched.cluster.build import build, stack
+from jaxsched.cluster.measures import bisection_bytes_s, link_ends
 from jaxsched.cluster.presets import get_cluster, get_inventory
 from jaxsched.cluster.servers import Server
-from jaxsched.cluster.topologies.measures import bisection_bytes_s, link_ends
-from jaxsched.cluster.topologies.nvl72 import TRAY, nvl72
+from jaxsched.cluster.topologies import TRAY, nvl72
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.errors import UserError
 

@@ -9,9 +9,9 @@ import pytest
 from matplotlib.collections import LineCollection
 
 from jaxsched.cli.main import main
-from jaxsched.cluster.presets import TOPOLOGIES, get_inventory
-from jaxsched.cluster.topologies.drawing import draw, layers, save
-from jaxsched.cluster.topologies.measures import figures, link_ends
+from jaxsched.cluster.measures import draw, figures, layers, link_ends, save
+from jaxsched.cluster.presets import get_inventory
+from jaxsched.cluster.topologies import TOPOLOGIES
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.errors import UserError
 

@@ -8,14 +8,10 @@ import pytest
 
 from jaxsched.cluster.build import build
 from jaxsched.cluster.inventory import make_inventory
-from jaxsched.cluster.presets import SERVERS, TOPOLOGIES, get_inventory
+from jaxsched.cluster.measures import bisection_bytes_s, figures, in_first_half, link_ends, max_flow
+from jaxsched.cluster.presets import SERVERS, get_inventory
 from jaxsched.cluster.servers import Server
-from jaxsched.cluster.topologies.bcube import bcube
-from jaxsched.cluster.topologies.dragonfly import dragonfly
-from jaxsched.cluster.topologies.measures import bisection_bytes_s, figures, in_first_half, link_ends, max_flow
-from jaxsched.cluster.topologies.rail import rail
-from jaxsched.cluster.topologies.torus import torus2d, torus3d
-from jaxsched.cluster.topologies.vl2 import vl2
+from jaxsched.cluster.topologies import TOPOLOGIES, bcube, dragonfly, rail, torus2d, torus3d, vl2
 from jaxsched.cluster.topology import Topology, fat_tree, from_host_map, leaf_spine
 from jaxsched.errors import UserError
 

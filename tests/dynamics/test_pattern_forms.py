@@ -14,9 +14,9 @@ import pytest
 
 from jaxsched.cluster.build import build
 from jaxsched.cluster.hardware import one_partition
+from jaxsched.cluster.measures import bisection_bytes_s, link_ends
 from jaxsched.cluster.servers import Server
-from jaxsched.cluster.topologies.measures import bisection_bytes_s, link_ends
-from jaxsched.cluster.topologies.torus import torus2d
+from jaxsched.cluster.topologies import torus2d
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.patterns import count_pairs, plan_bytes
 from jaxsched.dynamics.traffic import placement_bytes

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxsched.cluster.build import build
-from jaxsched.cluster.drawing import FREE, MOST_SERVERS, hue
+from jaxsched.cluster.hardware import FREE, MOST_SERVERS, hue
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsched.cluster.build import build
-from jaxsched.cluster.padding import Shape, pad
-from jaxsched.cluster.presets import SERVERS, TOPOLOGIES
+from jaxsched.cluster.build import Shape, build, pad
+from jaxsched.cluster.presets import SERVERS
 from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topologies import TOPOLOGIES
 from tests.oracle import policies, simulator
 from tests.support import strategies
 

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from jaxsched.cluster import padding
-from jaxsched.cluster.build import build
+from jaxsched.cluster.build import Shape, build, pad, shape_of
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics import batching
@@ -111,8 +110,8 @@ def test_untrained_it_decides_like_the_rule_that_it_starts_from():
 def test_on_a_padded_cluster_the_same_weights_decide_the_same(seed):
     """A partition, servers, groups, racks and links more that only pad: no job starts or finishes otherwise."""
     case = a_case(seed)
-    sizes = dataclasses.asdict(padding.shape_of(case.cluster))
-    big = padding.pad(case.cluster, padding.Shape(**{axis: size + 2 * (size > 0) for axis, size in sizes.items()}))
+    sizes = dataclasses.asdict(shape_of(case.cluster))
+    big = pad(case.cluster, Shape(**{axis: size + 2 * (size > 0) for axis, size in sizes.items()}))
     (small, _), (padded, _) = (run(noisy(seed), one) for one in (case, dataclasses.replace(case, cluster=big)))
     assert (np.asarray(small.records.status) == FINISHED).any()
     for name in ("status", "partition", "start", "finish", "forwards"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import serialization
 
-from jaxsched.cluster import padding
+from jaxsched.cluster.build import Shape, pad, shape_of
 from jaxsched.env.state import FORWARD, PLACE
 from jaxsched.errors import UserError
 from jaxsched.networks.hierarchy import SchedulerNetwork
@@ -196,10 +196,8 @@ def test_a_flat_policy_is_for_clusters_of_its_sizes(tmp_path):
         return loaded(jax.random.key(0), state, params)
 
     jax.eval_shape(act, case.params, state)
-    larger = padding.Shape(
-        **{n: size + (size > 0) for n, size in dataclasses.asdict(padding.shape_of(case.cluster)).items()}
-    )
-    params = case.params.replace(cluster=padding.pad(case.cluster, larger))
+    larger = Shape(**{n: size + (size > 0) for n, size in dataclasses.asdict(shape_of(case.cluster)).items()})
+    params = case.params.replace(cluster=pad(case.cluster, larger))
     other = jax.eval_shape(strategies.jit_start(CONFIG), params, case.table)
     with pytest.raises(UserError, match=f"flat network is for clusters of {sizes[0]} schedulers x {sizes[1]} servers"):
         jax.eval_shape(act, params, other)

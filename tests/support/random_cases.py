@@ -10,8 +10,8 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsched.cluster import padding
-from jaxsched.cluster.build import build
+from jaxsched.cluster.build import Shape as ClusterShape
+from jaxsched.cluster.build import build, pad
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.outages import Outages
 from jaxsched.cluster.servers import Server
@@ -85,7 +85,7 @@ SHAPES = {
 
 def pad_cluster(cluster: Cluster, shape: Shape) -> Cluster:
     """`cluster` padded to the arrays of `shape`, which fixes the number of partitions."""
-    sizes = padding.Shape(
+    sizes = ClusterShape(
         partitions=shape.partitions,
         servers=shape.servers,
         groups=shape.groups,
@@ -96,7 +96,7 @@ def pad_cluster(cluster: Cluster, shape: Shape) -> Cluster:
         all_links=shape.partitions * shape.links,
     )
     assert cluster.group_gpus.shape[0] == shape.partitions
-    return padding.pad(cluster, sizes)
+    return pad(cluster, sizes)
 
 
 def random_server(rng: np.random.Generator, groups: int) -> Server:

@@ -12,10 +12,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from jaxtyping import Int, Int32
 
-from jaxsched.cluster.build import build_rows
+from jaxsched.cluster.build import Shape, build_rows, pad, renumber_types, shape_of
 from jaxsched.cluster.gpu_types import FASTEST, GPU_TYPES, MIG_PARTS, GpuType, find_gpu_type, slice_name
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.cluster.padding import Shape, pad, renumber_types, shape_of
 from jaxsched.cluster.servers import MAX_GROUP_GPUS, MAX_GROUPS, SERVERS_PER_SCHEDULER, Server, split_gpus
 from jaxsched.cluster.topology import from_host_map
 from jaxsched.errors import DoubtfulFile

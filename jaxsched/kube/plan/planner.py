@@ -8,7 +8,7 @@ the policy, which knows GPUs but neither taints nor memory, is shown only what i
 import dataclasses
 from collections.abc import Mapping, Sequence, Set
 
-from jaxsched.cluster.padding import Shape
+from jaxsched.cluster.build import Shape
 from jaxsched.kube.capacity.filters import close_domains, count_nominations
 from jaxsched.kube.capacity.fleet import Fleet, array_inputs, gpu_nodes, nodes_without_gpus, read_fleet
 from jaxsched.kube.capacity.free_capacity import FreeCapacity, Placement

@@ -1,1 +1,0 @@
-"""Families of data-center networks beyond trees: one file each, and the registry of all."""
