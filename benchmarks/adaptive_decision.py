@@ -15,13 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsched.adaptive import rounds, sia
-from jaxsched.adaptive.clock import advance
-from jaxsched.adaptive.papers.pollux_table import workload_files
-from jaxsched.adaptive.papers.sia_table import RESTARTS_S, THREE_TYPES
+from jaxsched.adaptive import choosing, rounds
+from jaxsched.adaptive.papers.pollux_and_sia import RESTARTS_S, THREE_TYPES, workload_files
 from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
+from jaxsched.adaptive.rounds import advance
 from jaxsched.adaptive.simulate import Nodes, Rules, build
 from jaxsched.adaptive.state import start
 from jaxsched.adaptive.view import view_of
@@ -65,14 +64,14 @@ def main(data: Path, gpus: int) -> None:
             state = step(state)
         state = advance(world, one, state, jnp.ones(len(jobs)))
         view = view_of(world, one, state)
-        greedy, value = jax.jit(sia.sia_greedy), np.asarray(sia.values(view))
-        choices, kinds = sia.choices_of(view)
+        greedy, value = jax.jit(choosing.sia_greedy), np.asarray(choosing.values(view))
+        choices, kinds = choosing.choices_of(view)
         chosen = greedy(view)
         place = jax.jit(lambda chosen: whole_nodes(world, state, chosen.gpus, chosen.kind, jnp.arange(len(jobs))))
         print(f"{int(view.active.sum())} jobs, {len(choices)} choices, {int(chosen.gpus.sum())} GPUs given")
         print(f"sia-greedy {cpu_ms(greedy, view, times=15):.1f} ms, placing {cpu_ms(place, chosen, times=15):.1f} ms")
-        exact = sia.solve(value, choices, kinds, np.asarray(view.total))
-        print(f"sia {cpu_ms(sia.solve, value, choices, kinds, np.asarray(view.total), times=5):.1f} ms")
+        exact = choosing.solve(value, choices, kinds, np.asarray(view.total))
+        print(f"sia {cpu_ms(choosing.solve, value, choices, kinds, np.asarray(view.total), times=5):.1f} ms")
         same = (choices == np.asarray(chosen.gpus)[:, None]) & (
             (kinds == np.asarray(chosen.kind)[:, None]) | (choices == 0)
         )

@@ -14,10 +14,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 
-from jaxsched.adaptive.choosing import by_gain
-from jaxsched.adaptive.papers.pollux_table import workload_files
+from jaxsched.adaptive.choosing import by_gain, harm, whole_choices
+from jaxsched.adaptive.papers.pollux_and_sia import workload_files
 from jaxsched.adaptive.placing import whole_nodes
-from jaxsched.adaptive.pollux import harm, whole_choices
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.simulate import simulate
 from jaxsched.adaptive.view import AllocationPolicy, View

@@ -28,8 +28,7 @@ import numpy as np
 
 from jaxsched.adaptive import rounds
 from jaxsched.adaptive.learned import FEATURES, HIDDEN, KINDS, NUMBERS, network, paces, save, weighted
-from jaxsched.adaptive.papers.pollux_table import workload_files
-from jaxsched.adaptive.papers.sia_table import RESTARTS_S, SLOWER, THREE_TYPES
+from jaxsched.adaptive.papers.pollux_and_sia import RESTARTS_S, SLOWER, THREE_TYPES, workload_files
 from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import ProfileLimits, read_applications

@@ -13,7 +13,7 @@ from pathlib import Path
 import jax
 
 from jaxsched.adaptive import rounds
-from jaxsched.adaptive.papers.pollux_table import workload_files
+from jaxsched.adaptive.papers.pollux_and_sia import workload_files
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.simulate import MOST_ROUNDS, PUBLISHED_NODES, Rules, build, simulate

@@ -13,10 +13,8 @@ import msgspec
 from jaxtyping import Array, Float64
 from msgspec import Meta
 
-from jaxsched.adaptive import sia
-from jaxsched.adaptive.choosing import by_gain
+from jaxsched.adaptive.choosing import by_gain, greedy, harm, values, whole_choices
 from jaxsched.adaptive.placing import whole_nodes
-from jaxsched.adaptive.pollux import harm, whole_choices
 from jaxsched.adaptive.view import Allocation, AllocationPolicy, View
 from jaxsched.errors import UserError
 from jaxsched.io import cards
@@ -81,7 +79,7 @@ def weighted(weight: Float64[Array, "J"], view: View) -> Allocation:
     if len(view.widths) == 1:
         choices = whole_choices(view)
         return Allocation(gpus=choices[by_gain(harm(view, choices) * weight[:, None], choices, view.total[:1])])
-    return sia.greedy(view, sia.values(view) * weight[:, None])
+    return greedy(view, values(view) * weight[:, None])
 
 
 class Card(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -10,8 +10,8 @@ import tyro
 from jaxsched.cli.options import Output, optional
 
 if TYPE_CHECKING:
-    from jaxsched.adaptive.papers.muri_table import MuriLine
-    from jaxsched.adaptive.papers.pollux_table import Line
+    from jaxsched.adaptive.papers.muri import MuriLine
+    from jaxsched.adaptive.papers.pollux_and_sia import Line
     from jaxsched.cli.evaluate import Evaluate
     from jaxsched.io.cards import Evaluation
 
@@ -302,7 +302,7 @@ class ReproduceTable:
 
 def _pollux(data: Path) -> list[str]:
     """Prints the table; returns lines of a CSV file, one per job."""
-    from jaxsched.adaptive.papers.pollux_table import play_pollux
+    from jaxsched.adaptive.papers.pollux_and_sia import play_pollux
 
     print(
         f"{'experiment':16} {'run':14} {'ours, s':>10} {'published, s':>13} {'difference':>11} "
@@ -316,7 +316,7 @@ def _pollux(data: Path) -> list[str]:
 
 def _sia(data: Path) -> list[str]:
     """As `_pollux`."""
-    from jaxsched.adaptive.papers.sia_table import SiaLine, missing_traces, play_sia
+    from jaxsched.adaptive.papers.pollux_and_sia import SiaLine, missing_traces, play_sia
 
     def as_text(line: SiaLine) -> str:
         pairs = zip(line.ours, line.case.published, strict=True)
@@ -334,7 +334,7 @@ def _sia(data: Path) -> list[str]:
 
 def _muri(data: Path) -> list[str]:
     """As `_pollux`."""
-    from jaxsched.adaptive.papers.muri_table import play_muri
+    from jaxsched.adaptive.papers.muri import play_muri
 
     print(
         f"{'figure':9} {'policy':9} {'trace':5} {'ours, s':>14} {'published, s':>14} {'difference':>11} "
@@ -347,7 +347,7 @@ def _muri(data: Path) -> list[str]:
 
 def _elasticflow(data: Path) -> list[str]:
     """As `_pollux`."""
-    from jaxsched.adaptive.papers.elasticflow_table import TESTBED, WITH_POLLUX, play_elasticflow
+    from jaxsched.adaptive.papers.elasticflow import TESTBED, WITH_POLLUX, play_elasticflow
 
     print(
         f"{'policy':12} {'deadlines met':>13} {'testbed':>8} {'difference':>11} {'Figure 8a':>10} {'dropped':>8}",

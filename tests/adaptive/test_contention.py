@@ -7,13 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxsched.adaptive.clock import shape_of
 from jaxsched.adaptive.compare import Part, play_parts
 from jaxsched.adaptive.contention import network_of, stretches
-from jaxsched.adaptive.fitting import fit_to
-from jaxsched.adaptive.knowing import share_of
+from jaxsched.adaptive.knowing import fit_to, share_of
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
+from jaxsched.adaptive.rounds import shape_of
 from jaxsched.adaptive.simulate import NO_OUTAGES, Nodes, Rules, build, simulate
 from jaxsched.adaptive.state import start
 from jaxsched.adaptive.workload import read_workload

@@ -5,8 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from jaxsched.adaptive.papers.elasticflow import DueJobs, Run, edf, elasticflow, play_deadlines
-from jaxsched.adaptive.papers.elasticflow_table import paces, play_elasticflow
+from jaxsched.adaptive.papers.elasticflow import DueJobs, Run, edf, elasticflow, paces, play_deadlines, play_elasticflow
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from tests.adaptive.files import SHARED

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from jaxsched.adaptive.fitting import fit_to, predict
+from jaxsched.adaptive.knowing import fit_to, predict
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.simulate import Nodes, Rules, simulate

@@ -5,8 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from jaxsched.adaptive.papers.muri import PLAYS, RigidJobs, start_seconds
-from jaxsched.adaptive.papers.muri_table import play_muri, read_rigid
+from jaxsched.adaptive.papers.muri import PLAYS, RigidJobs, play_muri, read_rigid, start_seconds
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from tests.adaptive.files import SHARED

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from jaxsched.adaptive import sia
+from jaxsched.adaptive import choosing
 from jaxsched.adaptive.choosing import by_gain
-from jaxsched.adaptive.papers import sia_table
-from jaxsched.adaptive.papers.sia_table import CASES, play_case
+from jaxsched.adaptive.papers import pollux_and_sia
+from jaxsched.adaptive.papers.pollux_and_sia import CASES, play_case
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.simulate import Nodes, Rules, simulate
@@ -33,7 +33,7 @@ def drawn(rng, jobs):
     least = np.where(speedup > 0, speedup, np.inf).min(1, keepdims=True)
     with np.errstate(divide="ignore"):
         value = -np.where(speedup > 0, (speedup / least) ** -0.5, np.inf)
-    value[:, 0] = -sia.WITHOUT_GPUS
+    value[:, 0] = -choosing.WITHOUT_GPUS
     return value
 
 
@@ -55,7 +55,7 @@ def test_the_exact_choice_is_that_of_trying_all():
                     if key[0] <= TOTAL[0] and key[1] <= TOTAL[1]:
                         after[key] = max(after.get(key, -np.inf), sum_ + row[c])
             best = after
-        assert worth(value, sia.solve(value, GPUS, KIND, TOTAL)) == pytest.approx(max(best.values()), abs=1e-9)
+        assert worth(value, choosing.solve(value, GPUS, KIND, TOTAL)) == pytest.approx(max(best.values()), abs=1e-9)
 
 
 def by_integer_program(value):
@@ -75,16 +75,18 @@ def test_the_exact_choice_is_that_of_an_integer_program():
         value = drawn(rng, int(rng.integers(1, 40)))
         for row in np.flatnonzero(rng.uniform(size=len(value)) < 0.1)[:4]:
             value[row] = np.where(np.arange(len(GPUS)) == rng.choice([1, 2, 6, 7]), value[row], -np.inf)
-            value[row, 0] = -sia.WITHOUT_GPUS if not np.isfinite(value[row]).any() else -np.inf
-        assert worth(value, sia.solve(value, GPUS, KIND, TOTAL)) == pytest.approx(by_integer_program(value), abs=1e-7)
+            value[row, 0] = -choosing.WITHOUT_GPUS if not np.isfinite(value[row]).any() else -np.inf
+        assert worth(value, choosing.solve(value, GPUS, KIND, TOTAL)) == pytest.approx(
+            by_integer_program(value), abs=1e-7
+        )
 
 
 def test_one_type_and_prices_of_nothing():
     value, total = drawn(np.random.default_rng(5), 12), np.array([300])
-    chosen = sia.solve(value, GPUS, np.zeros(len(GPUS), int), total)  # all have what they like best
+    chosen = choosing.solve(value, GPUS, np.zeros(len(GPUS), int), total)  # all have what they like best
     np.testing.assert_array_equal(value[np.arange(12), chosen], value.max(1))
-    few = sia.solve(value, GPUS, np.zeros(len(GPUS), int), np.array([3]))
-    assert GPUS[few].sum() <= 3 and value[np.arange(12), few].sum() > -12 * sia.WITHOUT_GPUS
+    few = choosing.solve(value, GPUS, np.zeros(len(GPUS), int), np.array([3]))
+    assert GPUS[few].sum() <= 3 and value[np.arange(12), few].sum() > -12 * choosing.WITHOUT_GPUS
 
 
 def test_the_greedy_choice_fits_and_is_hardly_worse():
@@ -93,7 +95,7 @@ def test_the_greedy_choice_fits_and_is_hardly_worse():
         choose = jax.jit(lambda value: by_gain(value, jnp.asarray(GPUS), jnp.asarray(TOTAL), list(KIND)))
         for seed in range(100):
             value = drawn(np.random.default_rng(seed), 10)
-            best = worth(value, sia.solve(value, GPUS, KIND, TOTAL))
+            best = worth(value, choosing.solve(value, GPUS, KIND, TOTAL))
             gaps.append(worth(value, np.asarray(choose(value))) / best - 1.0)
     assert min(gaps) >= -1e-9 and np.mean(gaps) < 0.05
 
@@ -102,7 +104,7 @@ def test_a_job_that_restarts_keeps_its_gpus():
     """Its row has one choice, which is none of those without GPUs."""
     value = np.full((2, len(GPUS)), -np.inf)
     value[0, 4], value[1, 0] = -0.5, 0.0
-    assert sia.solve(value, GPUS, KIND, TOTAL).tolist() == [4, 0]
+    assert choosing.solve(value, GPUS, KIND, TOTAL).tolist() == [4, 0]
 
 
 @pytest.mark.parametrize("name", ["sia", "sia-greedy"])
@@ -121,7 +123,7 @@ def test_jobs_on_two_types(name, tmp_path):
 
 def test_a_trace_that_is_not_there_is_named(tmp_path, monkeypatch, capsys):
     (tmp_path / "workloads" / "saturn").mkdir(parents=True)
-    monkeypatch.setattr(sia_table, "play_sia", lambda data, report: [])
+    monkeypatch.setattr(pollux_and_sia, "play_sia", lambda data, report: [])
     main(["reproduce-table", "sia", "--data", str(tmp_path)])
     said = capsys.readouterr().out
     assert f"not played: {tmp_path / 'workloads' / 'newtrace'} is no folder" in said and "saturn" not in said
