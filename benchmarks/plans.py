@@ -21,8 +21,7 @@ from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.catalogue import Catalogue, get_catalogue
-from jaxsched.workload.demand import rescale_to_load
-from jaxsched.workload.jobs import JobList, make_job_list
+from jaxsched.workload.jobs import JobList, make_job_list, rescale_to_load
 
 MODELS = Path(__file__).with_suffix(".yaml")
 SERVERS, GPUS, NIC_GBITS_S = 64, 8, 1600.0

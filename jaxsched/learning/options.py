@@ -15,7 +15,7 @@ from jaxsched.io.files import shorten
 from jaxsched.io.schema import Count, NotNegative, Positive, Share
 from jaxsched.options import World
 from jaxsched.semantics import KNOWLEDGE, NOTHING
-from jaxsched.workload.mixes import get_mix
+from jaxsched.workload.catalogue import get_mix
 
 Many = Annotated[int, Meta(ge=1, le=1 << 16)]  # environments, steps, slots: far above any run, far below any memory
 Jobs = Annotated[int, Meta(ge=1, le=10**7)]
@@ -43,7 +43,7 @@ class WorkloadConfig:
     duration_cap_s: float = 28800.0
     gpu_counts: GpuCounts = ((1, 0.6), (2, 0.08), (4, 0.14), (8, 0.12), (16, 0.04), (32, 0.02))  # GPUs and weight
     ps_fraction: float = 0.5
-    mix: str = "default"  # of models: a name of `workload.mixes`, or models with commas between
+    mix: str = "default"  # of models: a name of `workload.catalogue`, or models with commas between
     burstiness: float = 1.5
     home_skew: tuple[NotNegative, NotNegative] = (0.3, 0.3)  # home h has weight (h + 1)^-skew
     gang_tilt: Limits = (0.0, 0.0)  # gangs are drawn with weights times size^tilt

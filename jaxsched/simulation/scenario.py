@@ -16,8 +16,7 @@ from jaxsched.io.files import shorten
 from jaxsched.options import MOST_JOBS, ClusterOptions, JobOptions, list_names
 from jaxsched.user_code import call, name_of
 from jaxsched.workload.catalogue import Catalogue, get_catalogue
-from jaxsched.workload.demand import offered_load, rescale_to_load
-from jaxsched.workload.jobs import JobList
+from jaxsched.workload.jobs import JobList, offered_load, rescale_to_load
 from jaxsched.workload.load import (
     SYNTHETIC,
     WORKLOADS,

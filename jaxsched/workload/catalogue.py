@@ -22,8 +22,7 @@ A model with a `transformer` and a `plan` says so how it is cut up, in place of 
         step_time: runs/step-time    # folder of fitted constants; without it those that come with the package, of A100s
 
 Models of a file come after the project's own; one with the name of one of those takes its place. `llm` in place of a
-file means the published models of `workload.llm`. A trace whose rows have plans is a file of these models, too
-(`workload.row_plans`).
+file means the published models of `workload.llm`. A trace whose rows have plans is a file of these models, too.
 
 Large language models, trained by data x tensor x pipeline parallelism, are kinds of gangs. A worker is one stage of the
 pipeline of one replica: `tensor` GPUs that exchange activations all the time, so that they lie in one GPU group and
@@ -33,6 +32,8 @@ is taken to be hidden in the compute phase (assumption).
 
 Parameters are counted from published configurations (Llama 2: 7B, 13B, 70B); gradients have 2 bytes. A replica takes 16
 sequences of 4,096 tokens per step and a GPU computes 40 TFLOP/s, as that of `llama_1b` (both assumptions).
+
+Mixes are named weights over the models of the catalogue, for jobs whose model is not known.
 """
 
 import dataclasses
@@ -41,12 +42,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from jaxtyping import Float64
+
 from jaxsched.errors import UserError
 from jaxsched.io.cards import SHIPPED
 from jaxsched.io.files import shorten
 from jaxsched.io.schema import bad_field, check_mapping, check_positive, check_whole, convert
 from jaxsched.io.yaml_file import read_yaml
-from jaxsched.workload.models import CATALOGUE, ModelProfile
+from jaxsched.workload.models import CATALOGUE, MODEL_NAMES, ModelProfile
 
 TENSOR = 4  # GPUs; a GPU group of most servers has as many
 _TOKENS = 16 * 4096
@@ -150,8 +154,8 @@ def get_catalogue(path: str | Path | Catalogue | None = None) -> Catalogue:
 
         return Catalogue((*BUILT_IN.models, *llm_models()))
     if not _TRACES.isdisjoint(Path(path).suffixes):
+        from jaxsched.workload.llm import profile_named
         from jaxsched.workload.readers.native import read_plans
-        from jaxsched.workload.row_plans import profile_named
 
         return Catalogue((*BUILT_IN.models, *map(profile_named, read_plans(path))))
     entries = check_mapping(read_yaml(path, __name__), str(path), ("models",)).get("models")
@@ -262,3 +266,68 @@ def _check_aliases(models: tuple[ModelProfile, ...], where: str) -> None:
         for name in (model.name, *model.aliases):
             if seen.setdefault(name.lower(), model.name) != model.name:
                 raise UserError(f"{where}: {name!r} is a name of both {seen[name.lower()]!r} and {model.name!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mix:
+    """Weights over models; a model that is not named has weight 0. UserError on an unknown model or a bad weight."""
+
+    name: str
+    weights: Mapping[str, float]
+    catalogue: Catalogue = MEASURED
+
+    def __post_init__(self) -> None:
+        values = np.array(list(self.weights.values()), np.float64)
+        for model in self.weights:
+            self.catalogue.index(model)
+        if not len(values) or not np.isfinite(values).all() or (values < 0).any() or values.sum() <= 0:
+            raise UserError(
+                f"mix {self.name!r}: weights must be finite, not negative and not all 0: {dict(self.weights)}"
+            )
+
+    @property
+    def probabilities(self) -> Float64[np.ndarray, "models"]:
+        """Shares in the order of the catalogue, sums to 1."""
+        weights = np.zeros(len(self.catalogue.models))
+        for model, weight in self.weights.items():
+            weights[self.catalogue.index(model)] += weight
+        return weights / weights.sum()
+
+
+_HEAVY = 0.7  # assumption: the share of jobs with the bottleneck that gives the mix its name
+
+
+def _tilted(name: str, models: tuple[str, ...]) -> Mix:
+    """`models` share 70% of the jobs evenly, all others share the rest."""
+    others = len(MODEL_NAMES) - len(models)
+    return Mix(name, {m: _HEAVY / len(models) if m in models else (1 - _HEAVY) / others for m in MODEL_NAMES})
+
+
+MIXES: dict[str, Mix] = {
+    mix.name: mix
+    for mix in (
+        Mix("default", dict.fromkeys(MODEL_NAMES, 1.0)),
+        _tilted("network-heavy", ("vgg16", "vgg19", "bert", "lstm_lm", "vit_l", "llama_1b")),
+        _tilted("cpu-heavy", ("textcnn", "a2c", "dqn", "resnet18", "shufflenet_v2", "ncf")),
+        # the eight models of the Muri traces, which have them in nearly equal shares
+        Mix("muri", dict.fromkeys(("vgg16", "vgg19", "resnet18", "shufflenet_v2", "bert", "gpt2", "a2c", "dqn"), 1.0)),
+    )
+}
+
+
+def get_mix(mix: str | Mix | Mapping[str, float], catalogue: Catalogue = MEASURED) -> Mix:
+    """A mix by name, of models with commas between in equal shares, from weights, or as it is.
+
+    UserError names the unknown mix or model and the known ones.
+    """
+    if isinstance(mix, Mix):
+        return mix
+    if not isinstance(mix, str):
+        return Mix("custom", dict(mix), catalogue)
+    if mix in MIXES:
+        return dataclasses.replace(MIXES[mix], catalogue=catalogue)
+    if "," not in mix and mix not in catalogue:
+        raise UserError(
+            f"mix: unknown mix {shorten(mix)!r}; known mixes are {', '.join(MIXES)}, or models with commas between"
+        )
+    return Mix(mix, dict.fromkeys(mix.split(","), 1.0), catalogue)

@@ -12,12 +12,9 @@ from jaxtyping import Float64, Int, Shaped
 
 from jaxsched.errors import UserError
 from jaxsched.semantics import LONGEST_S, SHORTEST_S
-from jaxsched.workload.acme import Marginals, draw
-from jaxsched.workload.catalogue import BUILT_IN, LLM_KINDS, Catalogue, find_llm_kinds
-from jaxsched.workload.demand import rescale_to_load, sharing, thousandths
-from jaxsched.workload.jobs import WHOLE, JobList, make_job_list
-from jaxsched.workload.mixes import Mix, get_mix
-from jaxsched.workload.quantiles import draw_durations, philly_quantiles, solve_scale
+from jaxsched.workload.catalogue import BUILT_IN, LLM_KINDS, Catalogue, Mix, find_llm_kinds, get_mix
+from jaxsched.workload.distributions import Marginals, draw_acme, draw_durations, philly_quantiles, solve_scale
+from jaxsched.workload.jobs import WHOLE, JobList, make_job_list, rescale_to_load, sharing, thousandths
 from jaxsched.workload.traces import PS_FRACTION, draw_ps
 
 Arrivals = Literal["poisson", "diurnal", "bursty"]
@@ -43,7 +40,7 @@ class JobDistribution:
     duration_cap_s: float = np.inf  # at which run times are cut
     gpu_counts: Mapping[int, float] | None = None  # weights of gang sizes; None: Philly's
     max_gpus: int = MAX_GPUS  # gangs of more, or of more than the cluster has, are left out
-    mix: str | Mix | Mapping[str, float] = "default"  # of models, see `workload.mixes`
+    mix: str | Mix | Mapping[str, float] = "default"  # of models, see `workload.catalogue`
     ps_fraction: float = PS_FRACTION  # share of the jobs of several workers that use parameter servers
     home_skew: float = 0.0  # home h has weight (h + 1)^-skew; on the host 0 deals them round robin
 
@@ -64,7 +61,7 @@ class SyntheticJobs(JobDistribution):
     tenants: int = NUM_TENANTS
     allowed: Mapping[str, float] | None = None  # weights of GPU types that jobs may use: {"": 3, "A100|H100": 1}
     catalogue: Catalogue = BUILT_IN
-    acme: Marginals | None = None  # sizes and run times of a cluster of Acme instead (`workload.acme`)
+    acme: Marginals | None = None  # sizes and run times of a cluster of Acme instead (`workload.distributions`)
     llm_from: int | None = (
         None  # gangs of at least so many GPUs train language models (`workload.catalogue`), where one fits
     )
@@ -139,7 +136,7 @@ def _draw_sizes(
     """GPUs and run times in seconds."""
     most = min(kind.max_gpus, total_gpus)
     if kind.acme is not None:
-        return draw(rng, kind.acme, num_jobs, most, kind.mean_duration_s, kind.duration_cap_s)
+        return draw_acme(rng, kind.acme, num_jobs, most, kind.mean_duration_s, kind.duration_cap_s)
     sizes, weights = gang_sizes(kind.gpu_counts, most)
     gpus = rng.choice(sizes, size=num_jobs, p=weights)
     return gpus, _durations(rng, gpus, kind)

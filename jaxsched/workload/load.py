@@ -13,12 +13,10 @@ from jaxsched.errors import UserError
 from jaxsched.io.files import shorten
 from jaxsched.options import MOST_ERROR, JobOptions
 from jaxsched.workload import datasets
-from jaxsched.workload.acme import KALOS, SEREN
-from jaxsched.workload.catalogue import BUILT_IN, Catalogue
-from jaxsched.workload.demand import from_start, rescale_to_load, sharing
+from jaxsched.workload.catalogue import BUILT_IN, Catalogue, Mix
+from jaxsched.workload.distributions import KALOS, SEREN
 from jaxsched.workload.generate import SyntheticJobs, synthetic
-from jaxsched.workload.jobs import JobList, take
-from jaxsched.workload.mixes import Mix
+from jaxsched.workload.jobs import JobList, from_start, rescale_to_load, sharing, take
 from jaxsched.workload.traces import FORMATS, PS_FRACTION, read_trace
 
 SYNTHETIC: dict[str, dict[str, Any]] = {

@@ -1,8 +1,8 @@
 """Synthetic workloads on the device: a jit- and vmap-able sampler of job tables for training.
 
 Every number is a leaf of `SamplerParams`, so that a batch of environments can sweep loads, mixes and run times.
-Run times are drawn by inverse transform of quantiles (see `jaxsched.workload.quantiles`), arrivals from cumulated gaps
-in units of the interval; float32 resolves those to 1/1000 of an interval up to about 10^4 intervals.
+Run times are drawn by inverse transform of quantiles (see `jaxsched.workload.distributions`), arrivals from cumulated
+gaps in units of the interval; float32 resolves those to 1/1000 of an interval up to about 10^4 intervals.
 """
 
 import dataclasses
@@ -16,6 +16,15 @@ from jaxtyping import Float32, Float64, Int32, PRNGKeyArray
 
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree
+from jaxsched.workload.catalogue import get_mix
+from jaxsched.workload.distributions import (
+    GPU_CLASSES,
+    LEVELS,
+    gpu_class,
+    mean_duration_s,
+    philly_quantiles,
+    solve_scale,
+)
 from jaxsched.workload.generate import (
     DAY_S,
     MEAN_DURATION_S,
@@ -26,8 +35,6 @@ from jaxsched.workload.generate import (
     slow_share,
 )
 from jaxsched.workload.jobs import WHOLE, JobTable
-from jaxsched.workload.mixes import get_mix
-from jaxsched.workload.quantiles import GPU_CLASSES, LEVELS, gpu_class, mean_duration_s, philly_quantiles, solve_scale
 
 GPU_SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 64, 128)  # the gang sizes that a sampler can draw
 _SIZE_CLASS = gpu_class(np.array(GPU_SIZES))

@@ -20,22 +20,13 @@ from jaxtyping import Float64, Int, Shaped
 
 from jaxsched.errors import NotRead, UserError
 from jaxsched.io.files import atomic_path, shorten
-from jaxsched.workload.catalogue import BUILT_IN, Catalogue
+from jaxsched.workload.catalogue import BUILT_IN, Catalogue, Mix, get_mix
 from jaxsched.workload.jobs import ENDS, WHOLE, JobList, make_job_list
-from jaxsched.workload.mixes import Mix, get_mix
-from jaxsched.workload.readers.cells import LISTED, Cells, Findings
-from jaxsched.workload.readers.gavel import GAVEL
+from jaxsched.workload.readers.batch_systems import SLURM, SWF
+from jaxsched.workload.readers.cells import COLUMNS, LISTED, PLAN_COLUMNS, Cells, Findings, Source
+from jaxsched.workload.readers.clusters import ACME, HELIOS, OPENB, PAI, PHILLY, PHILLY_LOG, SPOT
 from jaxsched.workload.readers.native import NATIVE
-from jaxsched.workload.readers.openb import OPENB
-from jaxsched.workload.readers.pai import PAI
-from jaxsched.workload.readers.philly import PHILLY, PHILLY_LOG
-from jaxsched.workload.readers.pollux import POLLUX
-from jaxsched.workload.readers.simulators import ITP, MURI, TIRESIAS
-from jaxsched.workload.readers.slab import ACME, HELIOS
-from jaxsched.workload.readers.slurm import SLURM
-from jaxsched.workload.readers.source import COLUMNS, PLAN_COLUMNS, Source
-from jaxsched.workload.readers.spot import SPOT
-from jaxsched.workload.readers.swf import SWF
+from jaxsched.workload.readers.simulators import GAVEL, ITP, MURI, POLLUX, TIRESIAS
 from jaxsched.workload.readers.table import read_log_table
 
 PS_FRACTION = 0.5
@@ -325,7 +316,7 @@ def _model_columns(names: Shaped[np.ndarray, "J"]) -> dict[str, Shaped[np.ndarra
     distinct, place = np.unique(names, return_inverse=True)
     if not any("/" in name for name in distinct.tolist()):
         return {"model": names}
-    from jaxsched.workload.row_plans import columns_of  # a fifth of a second, which other traces do not need
+    from jaxsched.workload.llm import columns_of  # a fifth of a second, which other traces do not need
 
     found = [columns_of(name) for name in distinct.tolist()]
     return {column: np.array([str(one[column]) for one in found])[place] for column in found[0]}

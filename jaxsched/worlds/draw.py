@@ -17,8 +17,7 @@ from jaxsched.errors import UserError
 from jaxsched.policies.registry import parse_all
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
-from jaxsched.workload.demand import rescale_to_load
-from jaxsched.workload.jobs import JobList, make_job_list
+from jaxsched.workload.jobs import JobList, make_job_list, rescale_to_load
 from jaxsched.workload.models import ModelProfile
 from jaxsched.workload.traces import draw_ps
 from jaxsched.worlds.families import FAMILIES, KIND, PLANNED, TRAINING, WIDE, Choice, Family

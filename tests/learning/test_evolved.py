@@ -20,8 +20,7 @@ from jaxsched.learning.evolved.tasks import COUNT, table_of
 from jaxsched.policies.evolved import LEVELS, RULES
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.scenario import load_scenario
-from jaxsched.workload.demand import offered_load
-from jaxsched.workload.jobs import make_job_list
+from jaxsched.workload.jobs import make_job_list, offered_load
 
 JOBS, GENERATIONS = 240, 12
 GPUS = 16

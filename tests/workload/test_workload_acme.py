@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from jaxsched.workload.acme import KALOS, SEREN, draw, shape_of
+from jaxsched.workload.distributions import KALOS, SEREN, draw_acme, shape_of
 from jaxsched.workload.load import WorkloadOptions, get_workload
 
 
 @pytest.mark.parametrize("published", [SEREN, KALOS])
 def test_the_shape_has_the_published_marginals(published):
-    gpus, run_s = draw(np.random.default_rng(0), published, 300_000, 1024, None, np.inf)
+    gpus, run_s = draw_acme(np.random.default_rng(0), published, 300_000, 1024, None, np.inf)
     assert gpus.mean() == pytest.approx(published.mean_gpus, rel=0.03) and np.median(gpus) == 1 and gpus.max() == 1024
     assert np.median(run_s) == pytest.approx(published.median_run_s, rel=0.03)
     assert run_s.mean() == pytest.approx(published.mean_run_s, rel=0.05)
@@ -28,5 +28,5 @@ def test_large_gangs_train_language_models_and_none_is_larger_than_the_cluster()
 
 
 def test_run_times_can_be_scaled_and_cut():
-    _, run_s = draw(np.random.default_rng(0), SEREN, 5000, 64, 600.0, 5000.0)
+    _, run_s = draw_acme(np.random.default_rng(0), SEREN, 5000, 64, 600.0, 5000.0)
     assert run_s.mean() == pytest.approx(600.0) and run_s.max() <= 5000.0

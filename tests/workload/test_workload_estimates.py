@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.workload.demand import rescale_to_load
-from jaxsched.workload.jobs import make_job_list, pad_table, take, to_table
+from jaxsched.workload.jobs import make_job_list, pad_table, rescale_to_load, take, to_table
 from jaxsched.workload.load import add_estimates
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.workload.demand import offered_load
 from jaxsched.workload.generate import BURSTINESS, DAY_S, SyntheticJobs, slow_share, synthetic
+from jaxsched.workload.jobs import offered_load
 from jaxsched.workload.models import MODEL_NAMES, model_index
 
 

@@ -6,8 +6,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxsched.errors import UserError
-from jaxsched.workload.demand import from_start, offered_load, rescale_to_load
-from jaxsched.workload.jobs import NEVER, JobTable, make_job_list, pad_table, take, to_table
+from jaxsched.workload.jobs import (
+    NEVER,
+    JobTable,
+    from_start,
+    make_job_list,
+    offered_load,
+    pad_table,
+    rescale_to_load,
+    take,
+    to_table,
+)
 
 
 def test_make_job_list_sorts_stably_and_fills_in():

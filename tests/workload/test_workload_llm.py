@@ -6,7 +6,7 @@ import yaml
 
 from jaxsched.errors import UserError
 from jaxsched.workload.catalogue import BUILT_IN, get_catalogue
-from jaxsched.workload.demand import offered_load
+from jaxsched.workload.jobs import offered_load
 from jaxsched.workload.llm import MOST_GPUS, draw_planned, entry_of, llm_models, published
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.workload.plans import check_jobs, memory_bytes

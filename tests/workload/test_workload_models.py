@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.workload.mixes import MIXES, Mix, get_mix
+from jaxsched.workload.catalogue import MIXES, Mix, get_mix
 from jaxsched.workload.models import CATALOGUE, CORES_PER_GPU, MODEL_NAMES, Profiles, model_index, profiles
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from jaxsched.errors import UserError
 from jaxsched.workload.catalogue import get_catalogue
-from jaxsched.workload.demand import offered_load
+from jaxsched.workload.jobs import offered_load
 from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, get_workload
 
 

@@ -6,8 +6,7 @@ import pytest
 from jaxtyping import Float64
 
 from jaxsched.errors import UserError
-from jaxsched.workload.jobs import JobList, make_job_list
-from jaxsched.workload.quantiles import (
+from jaxsched.workload.distributions import (
     GPU_CLASSES,
     LEVELS,
     Quantiles,
@@ -17,6 +16,7 @@ from jaxsched.workload.quantiles import (
     philly_quantiles,
     solve_scale,
 )
+from jaxsched.workload.jobs import JobList, make_job_list
 
 
 def fit_quantiles(jobs: JobList) -> Quantiles:

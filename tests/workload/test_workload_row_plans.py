@@ -9,8 +9,7 @@ from jaxsched.simulation.scenario import load_scenario
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.catalogue import get_catalogue
-from jaxsched.workload.llm import llm_models
-from jaxsched.workload.row_plans import columns_of
+from jaxsched.workload.llm import columns_of, llm_models
 from jaxsched.workload.traces import read_trace, write_native
 
 ROWS = """job_id,submit_time_s,num_gpus,duration_s,model,tensor,pipeline,micro_batch,all_reduce

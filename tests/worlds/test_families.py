@@ -13,8 +13,7 @@ from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree
 from jaxsched.simulation.settings import fits_somewhere
 from jaxsched.workload.catalogue import get_catalogue
-from jaxsched.workload.demand import offered_load
-from jaxsched.workload.jobs import JobList
+from jaxsched.workload.jobs import JobList, offered_load
 from jaxsched.workload.load import WorkloadOptions, get_workload
 from jaxsched.worlds.draw import CONTENDED, draw_world, plain_over_bound
 from jaxsched.worlds.families import FAMILIES, TASKS, Choice, parse_worlds

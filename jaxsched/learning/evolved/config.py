@@ -13,8 +13,7 @@ from jaxsched.errors import UserError
 from jaxsched.learning.evolved.tasks import LEVELS, TASKS, Task
 from jaxsched.simulation.scenario import Scenario, load_scenario
 from jaxsched.simulation.settings import Settings
-from jaxsched.workload.demand import offered_load
-from jaxsched.workload.jobs import JobList
+from jaxsched.workload.jobs import JobList, offered_load
 from jaxsched.workload.load import SYNTHETIC
 
 MOST_GENERATIONS = 100_000

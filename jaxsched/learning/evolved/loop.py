@@ -28,8 +28,7 @@ from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine
 from jaxsched.simulation.settings import PlayedWorld, Settings
-from jaxsched.workload.demand import from_start, rescale_to_load
-from jaxsched.workload.jobs import JobList
+from jaxsched.workload.jobs import JobList, from_start, rescale_to_load
 from jaxsched.workload.load import SYNTHETIC, add_estimates
 
 BLOCKS = 24  # of equal time, from which a list is drawn

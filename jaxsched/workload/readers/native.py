@@ -8,8 +8,7 @@ from jaxtyping import Float64, Int64
 
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import MOST_ASKED, MOST_PS, WHOLE
-from jaxsched.workload.readers.cells import Cells
-from jaxsched.workload.readers.source import PLAN_COLUMNS, Columns, Source
+from jaxsched.workload.readers.cells import PLAN_COLUMNS, Cells, Columns, Source
 from jaxsched.workload.readers.table import read_log_table
 
 
@@ -56,7 +55,7 @@ def _models(cells: Cells, gpus: Int64[np.ndarray, "N"]) -> Sequence[str]:
     models = cells.labels("model")
     if not any(map(cells.has, PLAN_COLUMNS)):
         return models
-    from jaxsched.workload.row_plans import plan_names  # a fifth of a second, which other traces do not need
+    from jaxsched.workload.llm import plan_names  # a fifth of a second, which other traces do not need
 
     return plan_names(cells, models, gpus)
 

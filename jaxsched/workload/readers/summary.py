@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from jaxsched.io.files import shorten
-from jaxsched.workload.demand import offered_load
-from jaxsched.workload.jobs import ENDS, JobList
+from jaxsched.workload.jobs import ENDS, JobList, offered_load
 from jaxsched.workload.traces import Log, left_out, note_texts
 
 _TOP = 3  # tenants, and sets of GPU types, that are named

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.workload.demand import rescale_to_load
-from jaxsched.workload.jobs import make_job_list
+from jaxsched.workload.jobs import make_job_list, rescale_to_load
 from jaxsched.workload.traces import read_log, read_trace, write_native
 from tests.workload.readers.cases import ITP
 

@@ -18,7 +18,7 @@ from jaxsched.simulation.outcome import gpu_types
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import ENDS
-from jaxsched.workload.readers.pollux import RUN_S
+from jaxsched.workload.readers.simulators import RUN_S
 from jaxsched.workload.readers.summary import details, understood
 from jaxsched.workload.traces import FORMATS, fill_in, read_log, read_trace, write_log, write_native
 from tests.workload.readers.cases import (

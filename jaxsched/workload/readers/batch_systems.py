@@ -1,21 +1,36 @@
-"""Slurm's accounting: `sacct -P` and `sacct --json`.
+"""Accounts of batch systems: Slurm's `sacct -P` and `sacct --json`, and the Standard Workload Format.
 
-Schemas: slurm.schedmd.com/sacct.html (fields of --format); slurm.schedmd.com/rest_api.html, v0.0.40 to v0.0.42
-(`job`, `job_time`, `tres`). Steps (`1001.batch`) belong to their jobs and are left out. GPUs are what was allocated,
-else requested: `gres/gpu=8`, or the sum of `gres/gpu:a100=8` and the like. Types that were requested are those that a
-job may use; that one was allocated binds nobody. Run times are `ElapsedRaw` or `Elapsed`, else End - Start. What users
+Slurm: slurm.schedmd.com/sacct.html (fields of --format); slurm.schedmd.com/rest_api.html, v0.0.40 to v0.0.42 (`job`,
+`job_time`, `tres`). Steps (`1001.batch`) belong to their jobs and are left out. GPUs are what was allocated, else
+requested: `gres/gpu=8`, or the sum of `gres/gpu:a100=8` and the like. Types that were requested are those that a job
+may use; that one was allocated binds nobody. Run times are `ElapsedRaw` or `Elapsed`, else End - Start. What users
 asked for, `Timelimit`, is the estimate.
+
+The Standard Workload Format of the Parallel Workloads Archive, version 2.2, has 18 numbers a line, -1 is "not known":
+cs.huji.ac.il/labs/parallel/workload/swf.html. Processors count as GPUs: as many as were allocated, else as were
+requested. The requested time is the estimate, the group the tenant.
 """
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from jaxsched.io.files import plain_number
+from jaxsched.semantics import LONGEST_S
 from jaxsched.workload.jobs import join_types
-from jaxsched.workload.readers.cells import Cells, estimates, needs_column
-from jaxsched.workload.readers.source import Columns, Source
+from jaxsched.workload.readers.cells import (
+    CANCELLED,
+    COMPLETED,
+    FAILED,
+    Cells,
+    Columns,
+    Source,
+    estimates,
+    needs_column,
+)
 
 EXPORT = (
     "sacct -aXP --starttime=2025-01-01 --state=CD,F,CA,TO,NF,OOM "
@@ -27,7 +42,7 @@ _GPU = re.compile(r"(?:gres/)?gpu(?::(?P<type>[^=:,]+))?[=:](?P<count>[0-9]+)(?:
 _SPAN = re.compile(r"(?:(?:(?P<days>[0-9]+)-)?(?P<hours>[0-9]+):)?(?P<minutes>[0-9]+):(?P<seconds>[0-9]+)(?:\.[0-9]+)?")
 
 
-def _read(cells: Cells) -> Columns:
+def _read_slurm(cells: Cells) -> Columns:
     steps = np.fromiter(("." in job for job in cells.text("JobID")), bool, len(cells))
     cells.leave_out(steps, "a step of another job", "JobID", "a job")
     ended = cells.ends("State")
@@ -168,10 +183,68 @@ SLURM = Source(
     "slurm",
     "Slurm's sacct",
     ("JobID", "Submit", "State"),
-    _read,
+    _read_slurm,
     uses=_USES,
     rows=_rows,
     export=f"Slurm's has JobID, Submit and State; export with {EXPORT}",
     names="JobID",
     remark="tenants are accounts; a job runs on any server, whichever its partition and nodes were",
+)
+
+
+SWF_HEADER = (
+    *("job_number", "submit_time", "wait_time", "run_time", "allocated_processors", "average_cpu_time", "used_memory"),
+    *("requested_processors", "requested_time", "requested_memory", "status", "user", "group", "executable", "queue"),
+    *("partition", "preceding_job", "think_time"),
+)
+_STATUS = {0: FAILED, 1: COMPLETED, 5: CANCELLED}  # -1: not known
+
+
+def _read_swf(cells: Cells) -> Columns:
+    status = cells.whole("status", minimum=-1)
+    cells.leave_out(np.isin(status, (2, 3, 4)), "a part of another job", "status", "0, 1, 5 or -1")
+    ended = np.array([_STATUS.get(int(code), COMPLETED) for code in status], np.int64)
+    allocated = cells.whole("allocated_processors", minimum=-1)
+    requested = cells.whole("requested_processors", minimum=-1)
+    gpus = np.where(allocated > 0, allocated, requested)
+    cells.leave_out(gpus <= 0, "no processors", "allocated_processors", "a whole number >= 1")
+    unknown = cells.where("run_time", lambda cell: plain_number(cell) < 0)
+    cells.leave_out(unknown, "no run time", "run_time", "a number > 0")
+    asked = cells.number("requested_time", minimum=-1, maximum=LONGEST_S)
+    return {
+        "job_id": cells.names("job_number"),
+        "submit_s": cells.number("submit_time", minimum=0, maximum=LONGEST_S),
+        "duration_s": cells.run_s("run_time", ended),
+        "workers": np.maximum(gpus, 1),
+        "tenant": _known(cells.labels("group")),
+        "user": _known(cells.labels("user")),
+        "ended": ended,
+        "estimate_s": estimates(asked),
+    }
+
+
+def _known(column: Sequence[str]) -> list[str]:
+    return ["" if cell == "-1" else cell for cell in column]
+
+
+def _fits_swf(cells: Sequence[str]) -> bool:
+    return sum(math.isfinite(plain_number(cell)) for cell in cells) > len(cells) // 2
+
+
+SWF = Source(
+    "swf",
+    "the Standard Workload Format",
+    (),
+    _read_swf,
+    uses=(
+        *("job_number", "submit_time", "run_time", "allocated_processors", "requested_processors", "requested_time"),
+        *("status", "user", "group"),
+    ),
+    bare=(SWF_HEADER,),
+    separator=" ",
+    comment=";",
+    fits=_fits_swf,
+    from_start=False,
+    names="job_number",
+    remark="processors count as GPUs",
 )
