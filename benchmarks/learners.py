@@ -26,11 +26,11 @@ import ppo
 
 import jaxsched
 from jaxsched.adapters.menu_env import MenuEnv
-from jaxsched.evaluation.statistics import bootstrap_interval, interquartile_mean
+from jaxsched.evaluation.metrics import bootstrap_interval, interquartile_mean
 from jaxsched.machine import enable_cache
 from jaxsched.policies.policy import Policy
-from jaxsched.worlds.draw import PLAIN, draw_world
 from jaxsched.worlds.families import TASKS, Choice
+from jaxsched.worlds.world import PLAIN, draw_world
 
 LEARNERS = {
     "ippo": (ppo.Network(), 3, "rows"),

@@ -15,13 +15,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))
 from learners import judge
 
-from jaxsched.evaluation.statistics import bootstrap_interval, interquartile_mean, mean_interval
+from jaxsched.evaluation.metrics import bootstrap_interval, interquartile_mean, mean_interval
 from jaxsched.io.json_file import append, read_rows
 from jaxsched.machine import enable_cache
-from jaxsched.sweeps.plan import Sweep, load_sweep
-from jaxsched.sweeps.run import POLICY_FOLDER, UNTRAINED_FOLDER, folder_of, is_trained
-from jaxsched.worlds.draw import PLAIN
+from jaxsched.sweeps.file import Sweep, load_sweep
+from jaxsched.sweeps.tasks import POLICY_FOLDER, UNTRAINED_FOLDER, folder_of, is_trained
 from jaxsched.worlds.families import TASKS
+from jaxsched.worlds.world import PLAIN
 
 RULES = (*PLAIN, "greedy-wait", "greedy-wait:p1", "greedy-wait:sjf+spread+p1")
 UNTRAINED, RULES_ROW, ROWS = "untrained", "rules", "on_tasks.jsonl"

@@ -16,7 +16,7 @@ from jaxsched.cluster.build import build
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
-from jaxsched.evaluation.statistics import mean_interval
+from jaxsched.evaluation.metrics import mean_interval
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from jaxsched.cluster.presets import get_cluster
-from jaxsched.evaluation.statistics import mean_interval
+from jaxsched.evaluation.metrics import mean_interval
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings

@@ -9,8 +9,8 @@ from gymnax.environments.spaces import Box, Discrete
 from jax import Array
 from jaxtyping import Bool, Float32, PRNGKeyArray
 
+from jaxsched.adapters.features import Seen
 from jaxsched.adapters.menu_env import MenuEnv, Turn, check_rows
-from jaxsched.adapters.shown import Seen
 from jaxsched.adapters.wrappers import OneScheduler, row
 from jaxsched.env.environment import Episodes, Info
 

@@ -61,7 +61,7 @@ def make(
         may_wait: False: the mask has waiting only where nothing else is legal. Simple learners get lost in waiting.
         options: `final=True`: `info["final"]` is what schedulers are shown at the step's own end, before the next
             episode begins. `observation="graph"`: what is seen has a `graph` in place of `features`, see
-            `adapters.graph`. `interval_s`, `interference` (a name, a model or a law), `max_forwards`, `rounds` and
+            `adapters.features`. `interval_s`, `interference` (a name, a model or a law), `max_forwards`, `rounds` and
             `models` as of `Settings`; `horizon_s`, at which an episode is truncated (default: it ends when all jobs
             have finished); and further ones of `load_scenario`, such as `load`, `schedulers`, `seed`, `mix`.
 
@@ -97,7 +97,7 @@ def _task(
     name: str, workload: Workload, num_jobs: int | None, options: Mapping[str, Any]
 ) -> tuple[Cluster, Workload, None, dict[str, Any]]:
     """Hardware, jobs and options of a task's training worlds. UserError on options that a task says itself."""
-    from jaxsched.worlds.draw import draw_world  # half a second, which other environments do not need
+    from jaxsched.worlds.world import draw_world  # half a second, which other environments do not need
 
     choice, said = Choice(name, training=True), (*list_names(ClusterOptions), *list_names(JobOptions), "models")
     wrong = [one for one in said if one in options and one != "seed"]

@@ -18,9 +18,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
-from jaxsched.adapters.features import EDGE, NODE, OPTION, Feature
-from jaxsched.adapters.graph import show_graph
-from jaxsched.adapters.shown import Seen, action_names, show_menu
+from jaxsched.adapters.features import EDGE, NODE, OPTION, Feature, Seen, action_names, show_graph, show_menu
 from jaxsched.border import checked
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray
 
+from jaxsched.adapters.features import Seen
 from jaxsched.adapters.menu_env import MenuEnv, Turn
-from jaxsched.adapters.shown import Seen
 from jaxsched.env.environment import Episodes, Info
 from jaxsched.env.spaces import Discrete
 from jaxsched.errors import UserError

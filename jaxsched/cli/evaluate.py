@@ -203,7 +203,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
         if self.report is None and self.picture is None:
             return
         from jaxsched.cli.output import still_at, text
-        from jaxsched.evaluation.picture import cluster_svg
+        from jaxsched.evaluation.figures import cluster_svg
         from jaxsched.evaluation.report import write_report
 
         cluster, first = self.hardware(), [row.outcomes[0] for row in comparison.rows]
@@ -259,8 +259,8 @@ def evaluate_worlds(command: "Evaluate", worlds: str) -> None:
     from jaxsched.executors import choose_executor
     from jaxsched.io.files import check_outputs
     from jaxsched.policies.registry import parse_all
-    from jaxsched.worlds.draw import PLAIN
     from jaxsched.worlds.families import FAMILIES, parse_worlds
+    from jaxsched.worlds.world import PLAIN
 
     check_alone(command)
     choice = parse_worlds(worlds)

@@ -44,10 +44,9 @@ class Fit:
         """Read, fit, write. UserError on any mistake, before the fit."""
         from jaxsched.calibration.data import check_out, provenance
         from jaxsched.calibration.interference.files import WHAT, save_model
-        from jaxsched.calibration.interference.fit import fit
+        from jaxsched.calibration.interference.fit import best_curve, fit
         from jaxsched.calibration.interference.measurements import NETWORK, read_measurements
-        from jaxsched.calibration.interference.references import fit_references
-        from jaxsched.calibration.interference.strength import best_curve
+        from jaxsched.calibration.interference.model import fit_references
 
         check_out(self.out, WHAT)
         measured = read_measurements(self.data)
@@ -163,7 +162,7 @@ class Calibrate:
             self._gpus(measured)
 
     def _gpus(self, measured: "Measurements") -> None:
-        from jaxsched.calibration.interference.strength import gpu_strengths
+        from jaxsched.calibration.interference.fit import gpu_strengths
         from jaxsched.cli.output import write_report
 
         found = gpu_strengths(measured)
@@ -174,7 +173,7 @@ class Calibrate:
         write_report(self.json, {"data": str(self.data), "gpus": rows})
 
     def _network(self, measured: "Measurements") -> None:
-        from jaxsched.calibration.interference.strength import GRID, best_curve, fit_curves, least_strength
+        from jaxsched.calibration.interference.fit import GRID, best_curve, fit_curves, least_strength
         from jaxsched.cli.output import write_report
 
         curves, best = fit_curves(measured, GRID, free=False), best_curve(measured)
@@ -212,8 +211,8 @@ class Predict:
     def run(self) -> None:
         """Look up, predict, print, write. UserError on any mistake."""
         from jaxsched.calibration.interference.files import load_model
+        from jaxsched.calibration.interference.fit import find_item, slowdowns
         from jaxsched.calibration.interference.measurements import GPU
-        from jaxsched.calibration.interference.predict import find_item, slowdowns
         from jaxsched.cli.output import check_report, write_report
         from jaxsched.errors import UserError
 

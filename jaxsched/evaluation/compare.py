@@ -17,15 +17,17 @@ from jaxsched.dynamics.batching import CPU
 from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import (
+    UNKNOWN,
     Metrics,
+    batch_interval,
     group_by_end,
     job_counts,
+    mean_interval,
     mean_of,
     metrics,
     notes,
     tenant_shares,
 )
-from jaxsched.evaluation.statistics import UNKNOWN, batch_interval, mean_interval
 from jaxsched.evaluation.tables import Comparison, PolicyResult, best_baseline
 from jaxsched.machine import versions
 from jaxsched.policies.policy import Policy

@@ -31,8 +31,7 @@ from jaxsched.policies.base import Judgement, place_or_forward
 from jaxsched.policies.offers import Offers, appraise
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.window import make_window, with_step_times
-from jaxsched.simulation.attempts import STOPPED, Attempts
-from jaxsched.simulation.outcome import Outcome
+from jaxsched.simulation.outcome import STOPPED, Attempts, Outcome
 from jaxsched.simulation.settings import Settings, env_config, env_params, pairs_of
 from jaxsched.workload.jobs import NEVER, JobTable, to_table
 

@@ -20,7 +20,7 @@ from jaxsched.dynamics.gpu_sharing import Sharers, pressure_of
 from jaxsched.dynamics.resources import CPU, Layout, layout_of
 from jaxsched.env.state import EnvParams
 from jaxsched.policies.filling import place_ps
-from jaxsched.simulation.attempts import Attempts
+from jaxsched.simulation.outcome import Attempts
 from jaxsched.workload.jobs import JobList
 
 CHUNK = 2048  # attempts whose footprints are worked out together

@@ -28,7 +28,7 @@ from jaxsched.evaluation.replay import footprints_of
 from jaxsched.evaluation.tables import Comparison, PolicyResult
 from jaxsched.evaluation.timelines import link_use, spans_of
 from jaxsched.io.files import write_text
-from jaxsched.simulation.attempts import DONE, Attempts
+from jaxsched.simulation.outcome import DONE, Attempts
 from jaxsched.simulation.settings import Settings, params_for
 from jaxsched.workload.jobs import JobList
 

@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxsched.border import checked
-from jaxsched.evaluation.metrics import COLUMNS, JobCounts, Metric, Metrics
-from jaxsched.evaluation.statistics import Interval
+from jaxsched.evaluation.metrics import COLUMNS, Interval, JobCounts, Metric, Metrics
 from jaxsched.io.json_file import to_json
 from jaxsched.simulation.outcome import Outcome
 from jaxsched.simulation.settings import Settings

@@ -20,8 +20,7 @@ from jaxsched.dynamics.resources import layout_of
 from jaxsched.env.state import EnvParams
 from jaxsched.evaluation.replay import Footprints, footprints_of
 from jaxsched.io.files import write_text
-from jaxsched.simulation.attempts import ENDED, Attempts
-from jaxsched.simulation.outcome import NOT_ARRIVED, REJECTED, Outcome
+from jaxsched.simulation.outcome import ENDED, NOT_ARRIVED, REJECTED, Attempts, Outcome
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,11 @@ import numpy as np
 from jaxtyping import Bool, Float64
 
 from jaxsched.evaluation.figures import performance_profile
-from jaxsched.evaluation.statistics import Interval, mean_interval
+from jaxsched.evaluation.metrics import Interval, mean_interval
 from jaxsched.evaluation.tables import align, known_interval, make_plain, markdown_table, number
 from jaxsched.simulation.settings import Settings
-from jaxsched.worlds.draw import PLAIN
 from jaxsched.worlds.families import Choice
-from jaxsched.worlds.world import World
+from jaxsched.worlds.world import PLAIN, World
 
 NEAR = 1.02  # of the best plain rule's mean JCT
 WORST = 5  # worlds of each policy

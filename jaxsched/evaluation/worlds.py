@@ -27,9 +27,8 @@ from jaxsched.simulation.jax_run import JaxEngine, Sizes, common_sizes
 from jaxsched.simulation.settings import PlayedWorld, Settings
 from jaxsched.simulation.simulate import prepare_players, simulate
 from jaxsched.workload.jobs import offered_load
-from jaxsched.worlds.draw import PLAIN, draw_world
 from jaxsched.worlds.families import FAMILIES, Choice, parse_worlds
-from jaxsched.worlds.world import CLUSTER, MODELS, TRACE, World
+from jaxsched.worlds.world import CLUSTER, MODELS, PLAIN, TRACE, World, draw_world
 
 COMMAND, README = "command.txt", "README.md"  # of the worst worlds
 Named = str | Path | Rule | Policy

@@ -20,7 +20,7 @@ from jaxsched.learning.options import EnvironmentConfig, WorkloadConfig
 from jaxsched.learning.past import Past, read_past
 from jaxsched.workload.jobs import NEVER
 from jaxsched.workload.sampler import SampledJobs, SamplerParams, sampler_for_load
-from jaxsched.worlds.draw import training_world
+from jaxsched.worlds.world import training_world
 
 
 class Worlds(NamedTuple):

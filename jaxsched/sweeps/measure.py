@@ -12,8 +12,7 @@ import numpy as np
 from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
-from jaxsched.evaluation.metrics import SWEPT
-from jaxsched.evaluation.statistics import mean_interval
+from jaxsched.evaluation.metrics import SWEPT, mean_interval
 from jaxsched.evaluation.tables import PolicyResult
 from jaxsched.io.cards import WEIGHTS_FILE
 from jaxsched.learning.config import TrainConfig

@@ -47,7 +47,7 @@ class Family:
     width: str = ANY_WIDTH
     load: tuple[float, float] = (0.5, 0.9)  # of what all GPUs could do
     jobs: int = 500
-    contended: bool = False  # worlds are drawn until no plain rule is near the bound: see `draw.CONTENDED`
+    contended: bool = False  # worlds are drawn until no plain rule is near the bound: see `world.CONTENDED`
     fixed: bool = False  # all its worlds have the same hardware and models, and jobs of one kind: a task for learners
 
 

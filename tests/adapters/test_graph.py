@@ -12,8 +12,8 @@ import pytest
 import jaxsched
 from jaxsched.adapters.features import EDGE, EDGES, GROUP, JOB, NODE, NODES, OPTION, PLACEMENT, RACK, SCHEDULER, SERVER
 from jaxsched.errors import UserError
-from jaxsched.worlds.draw import draw_world
 from jaxsched.worlds.families import Choice
+from jaxsched.worlds.world import draw_world
 
 MADE = {"schedulers": 2, "num_jobs": 20, "episodes": 2, "mean_duration_s": 900.0, "load": 1.5}
 

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import jaxsched
+from jaxsched.adapters.features import show_menu
 from jaxsched.adapters.menu_env import MenuEnv, _choice
-from jaxsched.adapters.shown import show_menu
 from jaxsched.env.environment import initial_state
 from jaxsched.env.spaces import Box, Discrete
 from jaxsched.errors import UserError
 from jaxsched.workload.jobs import make_job_list, pad_table, to_table
-from jaxsched.worlds.draw import draw_world
 from jaxsched.worlds.families import Choice
+from jaxsched.worlds.world import draw_world
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from jaxsched.calibration.interference.files import load_model, save_model
 from jaxsched.calibration.interference.fit import fit
-from jaxsched.calibration.interference.references import fit_references
+from jaxsched.calibration.interference.model import fit_references
 from jaxsched.calibration.interference.validate import evaluate
 from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE

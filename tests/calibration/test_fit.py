@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jaxsched.calibration.fitting import folds
-from jaxsched.calibration.interference.fit import adapt_subsets, fit, predict_ratios
-from jaxsched.calibration.interference.predict import slowdowns
-from jaxsched.calibration.interference.references import NAMES
+from jaxsched.calibration.interference.fit import adapt_subsets, fit, predict_ratios, slowdowns
+from jaxsched.calibration.interference.model import NAMES
 from jaxsched.calibration.interference.validate import errors, leave_family_out, predict_out_of_fold
 from tests.support.interference_files import QUICK
 

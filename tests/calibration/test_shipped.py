@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxsched.calibration.interference.files import load_model
-from jaxsched.calibration.interference.predict import catalogue_item, slowdowns
+from jaxsched.calibration.interference.fit import catalogue_item, slowdowns
 from jaxsched.cli.main import main
 from jaxsched.io.cards import CARD_FILE, WEIGHTS_FILE, shipped_folder
 from jaxsched.machine import versions

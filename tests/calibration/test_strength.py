@@ -5,8 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
+from jaxsched.calibration.interference.fit import GRID, best_curve, fit_curves, gpu_strengths, least_strength
 from jaxsched.calibration.interference.measurements import read_measurements
-from jaxsched.calibration.interference.strength import GRID, best_curve, fit_curves, gpu_strengths, least_strength
 from jaxsched.cli.main import main
 from jaxsched.dynamics.interference import CALIBRATION
 from tests.support.interference_files import GPU_HEADER, NETWORK_HEADER, data_file

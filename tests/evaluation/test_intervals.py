@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from jaxsched.evaluation.statistics import (
+from jaxsched.evaluation.metrics import (
     batch_interval,
     bootstrap_interval,
     interquartile_mean,

@@ -14,8 +14,7 @@ from jaxsched.cluster.topology import leaf_spine
 from jaxsched.errors import UserError
 from jaxsched.evaluation.parts import Parts, parts_of
 from jaxsched.policies.registry import parse_all
-from jaxsched.simulation.attempts import DONE, ENDED, FAILED, STOPPED
-from jaxsched.simulation.outcome import Outcome
+from jaxsched.simulation.outcome import DONE, ENDED, FAILED, STOPPED, Outcome
 from jaxsched.simulation.settings import Settings, compact_tenants, params_for
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import JobList, make_job_list

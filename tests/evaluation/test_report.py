@@ -24,7 +24,7 @@ from jaxsched.evaluation.report import ADDED, SCRIPT, embed, pack_column, report
 from jaxsched.evaluation.saved import make_saved_page, read_result
 from jaxsched.evaluation.tables import legend
 from jaxsched.policies.registry import parse
-from jaxsched.simulation.attempts import DONE
+from jaxsched.simulation.outcome import DONE
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import make_job_list
 

@@ -10,8 +10,8 @@ import pytest
 
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
+from jaxsched.evaluation.figures import cluster_svg
 from jaxsched.evaluation.parts import SLOWED, parts_of
-from jaxsched.evaluation.picture import cluster_svg
 from jaxsched.evaluation.timelines import spans_of, trace_of, write_trace
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.outcome import JOB_COLUMNS, STOPPED_COLUMNS, write_jobs

@@ -19,8 +19,8 @@ from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.jax_program import Program
 from jaxsched.simulation.settings import Settings
-from jaxsched.worlds.draw import PLAIN, draw_world
 from jaxsched.worlds.families import Choice
+from jaxsched.worlds.world import PLAIN, draw_world
 from tests.support.commands import refused
 
 JOBS = 60

@@ -16,8 +16,8 @@ from jaxsched.learning.validation import validation_worlds
 from jaxsched.learning.worlds import make_worlds
 from jaxsched.workload.jobs import make_job_list
 from jaxsched.workload.models import model_index
-from jaxsched.worlds.draw import draw_world
 from jaxsched.worlds.families import parse_worlds
+from jaxsched.worlds.world import draw_world
 
 COUNT, JOBS, LOAD = 64, 2000, 0.8
 

@@ -6,8 +6,7 @@ import pytest
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.simulation import settings as of_settings
-from jaxsched.simulation.attempts import DONE, FAILED, RUNNING, STOPPED, attempts_of_log
-from jaxsched.simulation.outcome import STATUS, Outcome
+from jaxsched.simulation.outcome import DONE, FAILED, RUNNING, STATUS, STOPPED, Outcome, attempts_of_log
 from jaxsched.simulation.settings import Settings
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import make_job_list

@@ -8,8 +8,7 @@ from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.policies.registry import parse_all
-from jaxsched.simulation.attempts import DONE, STOPPED
-from jaxsched.simulation.outcome import Outcome
+from jaxsched.simulation.outcome import DONE, STOPPED, Outcome
 from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.jobs import JobList, make_job_list

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxsched.calibration.interference.files import load_model
+from jaxsched.calibration.interference.fit import catalogue_item, slowdowns
 from jaxsched.calibration.interference.named import sharing_law
-from jaxsched.calibration.interference.predict import catalogue_item, slowdowns
 from jaxsched.cluster.build import build
 from jaxsched.cluster.inventory import read_node_list
 from jaxsched.cluster.presets import get_cluster

@@ -15,9 +15,8 @@ from jaxsched.simulation.settings import fits_somewhere
 from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import JobList, offered_load
 from jaxsched.workload.load import WorkloadOptions, get_workload
-from jaxsched.worlds.draw import CONTENDED, draw_world, plain_over_bound
 from jaxsched.worlds.families import FAMILIES, TASKS, Choice, parse_worlds
-from jaxsched.worlds.world import CLUSTER, MODELS, TRACE, World
+from jaxsched.worlds.world import CLUSTER, CONTENDED, MODELS, TRACE, World, draw_world, plain_over_bound
 
 SMALL = [name for name in FAMILIES if not name.startswith("servers-")]
 

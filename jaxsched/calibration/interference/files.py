@@ -14,8 +14,7 @@ from msgspec import Meta
 from jaxsched.calibration.data import read_folder
 from jaxsched.calibration.interference.fit import Fitted
 from jaxsched.calibration.interference.measurements import NETWORK, Item
-from jaxsched.calibration.interference.model import FitSettings, SharingModel, Vocabulary
-from jaxsched.calibration.interference.references import References
+from jaxsched.calibration.interference.model import FitSettings, References, SharingModel, Vocabulary
 from jaxsched.dynamics.interference import CALIBRATION, FittedStrengths
 from jaxsched.dynamics.resources import CHANNELS, LINK, NIC
 from jaxsched.errors import UserError

@@ -83,8 +83,8 @@ def sharing_law(name: object, models: Sequence[ModelProfile] = CATALOGUE) -> Sha
     if name != DEFAULT and (name in LAWS or name.partition(":")[0] in LAWS):
         return None
     from jaxsched.calibration.interference.files import load_model
+    from jaxsched.calibration.interference.fit import sharing_table  # heavier than what whole GPUs need
     from jaxsched.calibration.interference.measurements import GPU
-    from jaxsched.calibration.interference.predict import sharing_table  # heavier than what whole GPUs need
 
     parts = load_model(SHIPPED if name == DEFAULT else name).parts
     return sharing_table(parts[GPU], models) if GPU in parts else None

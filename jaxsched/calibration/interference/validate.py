@@ -11,8 +11,7 @@ from jaxsched.calibration.fitting import MODEL, Errors, figures_by_group, folds
 from jaxsched.calibration.interference.files import FittedModel
 from jaxsched.calibration.interference.fit import adapt_subsets, default_settings, fit_subsets, predict_ratios
 from jaxsched.calibration.interference.measurements import Measurements
-from jaxsched.calibration.interference.model import FitSettings, vocabulary_of
-from jaxsched.calibration.interference.references import NAMES, References, fit_references
+from jaxsched.calibration.interference.model import NAMES, FitSettings, References, fit_references, vocabulary_of
 from jaxsched.errors import UserError
 
 
