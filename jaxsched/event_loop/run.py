@@ -27,9 +27,9 @@ from jaxsched.event_loop._kernel.build import (
     fill_table,
 )
 from jaxsched.event_loop._kernel.events import play
+from jaxsched.event_loop._kernel.ideal import build_plans
 from jaxsched.event_loop._kernel.jit import with_rows, write
 from jaxsched.event_loop._kernel.openings import STAY, TO_ANY, TO_IDLE
-from jaxsched.event_loop._kernel.plans.ideal import build_plans
 from jaxsched.event_loop._kernel.queues import TABLE
 from jaxsched.event_loop._kernel.records import (
     BOUNDARY,

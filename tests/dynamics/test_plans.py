@@ -11,8 +11,8 @@ from jaxsched.cluster.hardware import one_partition
 from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint, ideal_comm_s
 from jaxsched.dynamics.resources import comm_capacity
 from jaxsched.dynamics.traffic import placement_bytes
-from jaxsched.event_loop._kernel.plans.counts import count_bytes_between, count_bytes_out
-from jaxsched.event_loop._kernel.plans.ideal import build_plans
+from jaxsched.event_loop._kernel.ideal import build_plans
+from jaxsched.event_loop._kernel.plans import count_bytes_between, count_bytes_out
 from jaxsched.workload.patterns import Patterns, make_table
 from tests.oracle import contention, plans
 from tests.oracle.cases import RACKS, make_cluster, make_jobs, make_profiles

@@ -1,8 +1,8 @@
 """How the event loop works, private to `jaxsched.event_loop`.
 
-The arrows: `records` <- `build`; `records` <- `shared_gpus`, `estimates` <- `speed`, `queues` <- `occupancy`
-<- `gpu_tiers` <- `rules`, `openings` <- `candidates` <- `looking`; `openings` <- `seeking`; `stopping` <-
-`displacement` <- `faster`; all <- `events`.
+The arrows: `records` <- `ideal` <- `build`; `records` <- `shared_gpus`, `plans` <- `speed`, `estimates` <- `occupancy`,
+`queues` <- `tiers_and_racks`, `stopping` <- `rules`, `openings` <- `candidates`, `displacement` <- `looking`; all <-
+`events`.
 `jit` marks the functions, which are plain Python and can be played so. `machine_code` compiles them: that alone needs
 Numba, the extra `compiled`.
 

@@ -17,8 +17,8 @@ from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.gpu_choice import tiers
 from jaxsched.env.queues import Order
 from jaxsched.env.state import EnvConfig
+from jaxsched.event_loop._kernel.ideal import compute_ideal_s
 from jaxsched.event_loop._kernel.occupancy import BITS
-from jaxsched.event_loop._kernel.plans.ideal import compute_ideal_s
 from jaxsched.event_loop._kernel.records import (
     COUNT,
     DOMAIN,

@@ -2,9 +2,16 @@
 
 import numpy as np
 
-from jaxsched.event_loop._kernel.displacement import FOREVER, NONE, SOME, count_quiet_intervals, mark_displaced
-from jaxsched.event_loop._kernel.faster import count_intervals_until_moved, find_faster_partition, mark_moved
-from jaxsched.event_loop._kernel.gpu_tiers import hide_others, show_others
+from jaxsched.event_loop._kernel.displacement import (
+    FOREVER,
+    NONE,
+    SOME,
+    count_intervals_until_moved,
+    count_quiet_intervals,
+    find_faster_partition,
+    mark_displaced,
+    mark_moved,
+)
 from jaxsched.event_loop._kernel.jit import by_reference, compiled, inlined
 from jaxsched.event_loop._kernel.looking import accept, match, take_candidate
 from jaxsched.event_loop._kernel.occupancy import end_until, has_room_in_log, refresh, start
@@ -14,14 +21,16 @@ from jaxsched.event_loop._kernel.openings import (
     choose_forward,
     find_first_open,
     is_anything_possible,
+    note_arrivals,
     reserve_gpus,
+    seek,
 )
 from jaxsched.event_loop._kernel.queues import count_room, dequeue, enqueue, renew
 from jaxsched.event_loop._kernel.records import BOUNDARY, NEWS, NEXT_CHANGE, NEXT_JOB, ROUNDS, Tables, World
 from jaxsched.event_loop._kernel.rules import GREEDY_WAIT, place
-from jaxsched.event_loop._kernel.seeking import note_arrivals, seek
 from jaxsched.event_loop._kernel.shared_gpus import observe
 from jaxsched.event_loop._kernel.stopping import change_servers, halt_marked
+from jaxsched.event_loop._kernel.tiers_and_racks import hide_others, show_others
 
 STOPS = -2  # as the `target` of a partition: it stops jobs
 

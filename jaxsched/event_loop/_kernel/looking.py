@@ -3,9 +3,8 @@
 import numpy as np
 
 from jaxsched.event_loop._kernel.candidates import believe_rates, estimate_exits, fill_around, find_best_candidate
+from jaxsched.event_loop._kernel.displacement import find_faster_partition
 from jaxsched.event_loop._kernel.estimates import estimate_ends
-from jaxsched.event_loop._kernel.faster import find_faster_partition
-from jaxsched.event_loop._kernel.gpu_tiers import find_tier, hide_others, is_at_tier, see_gpus, show_others
 from jaxsched.event_loop._kernel.jit import compiled, inlined, special
 from jaxsched.event_loop._kernel.occupancy import is_affected, mark_affected, mark_none, reserve
 from jaxsched.event_loop._kernel.openings import may_start
@@ -13,6 +12,7 @@ from jaxsched.event_loop._kernel.queues import find_key
 from jaxsched.event_loop._kernel.records import BOUNDARY, Tables, World
 from jaxsched.event_loop._kernel.rules import NEVER
 from jaxsched.event_loop._kernel.speed import compute_slowdown, quantise
+from jaxsched.event_loop._kernel.tiers_and_racks import find_tier, hide_others, is_at_tier, see_gpus, show_others
 
 _LOWEST_KEY = np.float32(1e-9)
 

@@ -5,16 +5,19 @@ from jaxtyping import Float64
 
 from jaxsched.dynamics.resources import CPU, LINK, NIC, PCIE, QPI
 from jaxsched.event_loop._kernel.jit import compiled, special
-from jaxsched.event_loop._kernel.plans.all_reduce import list_domains, sums_first, write_shares
-from jaxsched.event_loop._kernel.plans.counts import (
+from jaxsched.event_loop._kernel.plans import (
     count_bytes_inside,
     count_bytes_near,
     count_bytes_out,
     find_end,
     is_planned,
     line_up,
+    list_domains,
+    send,
+    send_by_plan,
+    sums_first,
+    write_shares,
 )
-from jaxsched.event_loop._kernel.plans.flows import send, send_by_plan
 from jaxsched.event_loop._kernel.records import Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import compute_gpu_stretch
 from jaxsched.semantics import GRID, GRID_LIMIT, GRID_OFFSET

@@ -10,8 +10,14 @@ from jaxtyping import ArrayLike, Bool, Float64
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.event_loop._kernel.jit import Rows
-from jaxsched.event_loop._kernel.plans.all_reduce import enter_domain, sums_first, write_shares
-from jaxsched.event_loop._kernel.plans.counts import count_bytes_between, count_bytes_near, count_bytes_out
+from jaxsched.event_loop._kernel.plans import (
+    count_bytes_between,
+    count_bytes_near,
+    count_bytes_out,
+    enter_domain,
+    sums_first,
+    write_shares,
+)
 from jaxsched.event_loop._kernel.records import DOMAIN, SHARE, Plans, World
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import Profiles

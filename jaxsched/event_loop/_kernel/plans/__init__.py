@@ -1,1 +1,0 @@
-"""Plans of jobs: tables, what their ranks send, and racks for them."""
