@@ -91,7 +91,7 @@ def what_is(path: Path) -> str | None:
     UserError if it cannot be read as what it seems to be.
     """
     from jaxsched.errors import UserError
-    from jaxsched.workload.readers.table import PACKED, STDIN
+    from jaxsched.workload.readers.opening import PACKED, STDIN
 
     if path.is_dir():
         return _folder(path)

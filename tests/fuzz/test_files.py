@@ -15,7 +15,7 @@ import pytest
 from jaxsched.cli.check import Check, what_is
 from jaxsched.cli.errors import mistakes
 from jaxsched.workload.readers.cells import LISTED
-from jaxsched.workload.readers.table import STDIN
+from jaxsched.workload.readers.opening import STDIN
 from tests.fuzz import sources
 from tests.fuzz.mutations import mutated
 
