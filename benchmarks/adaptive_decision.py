@@ -17,13 +17,12 @@ import numpy as np
 
 from jaxsched.adaptive import choosing, rounds
 from jaxsched.adaptive.papers.pollux_and_sia import RESTARTS_S, THREE_TYPES, workload_files
-from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.rounds import advance
 from jaxsched.adaptive.simulate import Nodes, Rules, build
 from jaxsched.adaptive.state import start
-from jaxsched.adaptive.view import view_of
+from jaxsched.adaptive.view import view_of, whole_nodes
 from jaxsched.adaptive.workload import applications_in, read_workload
 
 JOBS = {64: 34, 2048: 1088}

@@ -16,10 +16,9 @@ import numpy as np
 
 from jaxsched.adaptive.choosing import by_gain, harm, whole_choices
 from jaxsched.adaptive.papers.pollux_and_sia import workload_files
-from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.simulate import simulate
-from jaxsched.adaptive.view import AllocationPolicy, View
+from jaxsched.adaptive.view import AllocationPolicy, View, whole_nodes
 from jaxsched.adaptive.workload import read_workload
 
 EXPONENTS = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0, -0.125, -0.25, -0.5, -1.0)  # below 0: blind

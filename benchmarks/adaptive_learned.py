@@ -29,12 +29,11 @@ import numpy as np
 from jaxsched.adaptive import rounds
 from jaxsched.adaptive.learned import FEATURES, HIDDEN, KINDS, NUMBERS, network, paces, save, weighted
 from jaxsched.adaptive.papers.pollux_and_sia import RESTARTS_S, SLOWER, THREE_TYPES, workload_files
-from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import ProfileLimits, read_applications
 from jaxsched.adaptive.simulate import PUBLISHED_NODES, Rules, build
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, start
-from jaxsched.adaptive.view import AllocationPolicy, View
+from jaxsched.adaptive.view import AllocationPolicy, View, whole_nodes
 from jaxsched.adaptive.workload import applications_in, read_workload
 from jaxsched.learning.evolved.evolution import Strategy, begin, candidates, move
 from jaxsched.machine import compute_on_one_thread, enable_cache

@@ -14,8 +14,7 @@ from jaxtyping import Array, Float64
 from msgspec import Meta
 
 from jaxsched.adaptive.choosing import by_gain, greedy, harm, values, whole_choices
-from jaxsched.adaptive.placing import whole_nodes
-from jaxsched.adaptive.view import Allocation, AllocationPolicy, View
+from jaxsched.adaptive.view import Allocation, AllocationPolicy, View, whole_nodes
 from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.schema import Text, convert

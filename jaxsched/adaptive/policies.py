@@ -13,9 +13,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float64, Int
 
 from jaxsched.adaptive.choosing import by_gain, over, pollux, sia, sia_greedy
-from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.tables import widths
-from jaxsched.adaptive.view import Allocation, AllocationPolicy, View
+from jaxsched.adaptive.view import Allocation, AllocationPolicy, View, whole_nodes
 
 SECOND_QUEUE_GPU_S = 16 * 3600.0  # Tiresias in Pollux' simulator: GPU time after which a job is in the second queue
 

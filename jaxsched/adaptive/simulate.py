@@ -11,12 +11,11 @@ from jaxtyping import Bool, Int
 
 from jaxsched.adaptive.contention import NO_NETWORK
 from jaxsched.adaptive.knowing import make_own
-from jaxsched.adaptive.placing import whole_nodes
 from jaxsched.adaptive.profiles import Application
 from jaxsched.adaptive.rounds import play
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, Network, State
 from jaxsched.adaptive.tables import Tables, make_tables, shapes_of, widths
-from jaxsched.adaptive.view import AllocationPolicy
+from jaxsched.adaptive.view import AllocationPolicy, whole_nodes
 from jaxsched.adaptive.workload import RESTART_S, Job, plan_of, to_arrays
 from jaxsched.cluster.outages import Outages
 from jaxsched.errors import UserError

@@ -12,12 +12,11 @@ import pytest
 
 import jaxsched
 from jaxsched.adaptive.compare import parts_of
-from jaxsched.adaptive.placing import _whole, most_free, whole_nodes
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
 from jaxsched.adaptive.simulate import Nodes, simulate
 from jaxsched.adaptive.tables import widths
-from jaxsched.adaptive.view import AllocationPolicy
+from jaxsched.adaptive.view import AllocationPolicy, _whole, most_free, whole_nodes
 from jaxsched.adaptive.workload import read_workload
 from jaxsched.cli.main import main
 from jaxsched.cluster.presets import get_inventory

@@ -5,7 +5,7 @@ import pytest
 
 from jaxsched.adaptive import learned
 from jaxsched.adaptive.compare import find_policy
-from jaxsched.adaptive.placing import whole_nodes
+from jaxsched.adaptive.view import whole_nodes
 from jaxsched.cli.main import main
 from tests.adaptive.files import NODES, PER_NODE, write_profiles, write_workload
 
