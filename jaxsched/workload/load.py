@@ -14,8 +14,7 @@ from jaxsched.io.files import shorten
 from jaxsched.options import MOST_ERROR, JobOptions
 from jaxsched.workload import datasets
 from jaxsched.workload.catalogue import BUILT_IN, Catalogue, Mix
-from jaxsched.workload.distributions import KALOS, SEREN
-from jaxsched.workload.generate import SyntheticJobs, synthetic
+from jaxsched.workload.generate import KALOS, SEREN, SyntheticJobs, synthetic
 from jaxsched.workload.jobs import JobList, from_start, rescale_to_load, sharing, take
 from jaxsched.workload.traces import FORMATS, PS_FRACTION, read_trace
 

@@ -1,7 +1,7 @@
 """Synthetic workloads on the device: a jit- and vmap-able sampler of job tables for training.
 
 Every number is a leaf of `SamplerParams`, so that a batch of environments can sweep loads, mixes and run times.
-Run times are drawn by inverse transform of quantiles (see `jaxsched.workload.distributions`), arrivals from cumulated
+Run times are drawn by inverse transform of quantiles (see `jaxsched.workload.generate`), arrivals from cumulated
 gaps in units of the interval; float32 resolves those to 1/1000 of an interval up to about 10^4 intervals.
 """
 
@@ -17,22 +17,20 @@ from jaxtyping import Float32, Float64, Int32, PRNGKeyArray
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree
 from jaxsched.workload.catalogue import get_mix
-from jaxsched.workload.distributions import (
-    GPU_CLASSES,
-    LEVELS,
-    gpu_class,
-    mean_duration_s,
-    philly_quantiles,
-    solve_scale,
-)
 from jaxsched.workload.generate import (
     DAY_S,
+    GPU_CLASSES,
+    LEVELS,
     MEAN_DURATION_S,
     NUM_TENANTS,
     Durations,
     JobDistribution,
     gang_sizes,
+    gpu_class,
+    mean_duration_s,
+    philly_quantiles,
     slow_share,
+    solve_scale,
 )
 from jaxsched.workload.jobs import WHOLE, JobTable
 

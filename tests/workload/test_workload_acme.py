@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jaxsched.workload.distributions import KALOS, SEREN, draw_acme, shape_of
+from jaxsched.workload.generate import KALOS, SEREN, draw_acme, shape_of
 from jaxsched.workload.load import WorkloadOptions, get_workload
 
 

@@ -6,7 +6,7 @@ import pytest
 from jaxtyping import Float64
 
 from jaxsched.errors import UserError
-from jaxsched.workload.distributions import (
+from jaxsched.workload.generate import (
     GPU_CLASSES,
     LEVELS,
     Quantiles,

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from jaxsched.errors import UserError
-from jaxsched.workload.distributions import GPU_CLASSES, gpu_class, philly_quantiles
-from jaxsched.workload.generate import BURSTINESS
+from jaxsched.workload.generate import BURSTINESS, GPU_CLASSES, gpu_class, philly_quantiles
 from jaxsched.workload.jobs import JobTable
 from jaxsched.workload.models import MODEL_NAMES, model_index
 from jaxsched.workload.sampler import SampledJobs, sample_table, sampler_for_load
