@@ -18,8 +18,8 @@ from learners import judge
 from jaxsched.evaluation.metrics import bootstrap_interval, interquartile_mean, mean_interval
 from jaxsched.io.json_file import append, read_rows
 from jaxsched.machine import enable_cache
-from jaxsched.sweeps.file import Sweep, load_sweep
-from jaxsched.sweeps.tasks import POLICY_FOLDER, UNTRAINED_FOLDER, folder_of, is_trained
+from jaxsched.sweeps.plan import Sweep, load_sweep
+from jaxsched.sweeps.run import POLICY_FOLDER, UNTRAINED_FOLDER, folder_of, is_trained
 from jaxsched.worlds.families import TASKS
 from jaxsched.worlds.world import PLAIN
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxsched.errors import UserError
-from jaxsched.evaluation.metrics import SWEPT
-from jaxsched.evaluation.statistics import mean_interval
+from jaxsched.evaluation.metrics import SWEPT, mean_interval
 from jaxsched.io.files import write_text
 from jaxsched.io.json_file import read_rows
 from jaxsched.learning.untrained import FEW_DECISIONS, are_alike

@@ -1,11 +1,15 @@
-"""The points of a sweep in the order of a figure, with 95% t intervals over seeds, and how far each is from the best.
+"""Tables of a sweep, and the curves of its points; less is better.
 
-The best is compared seed by seed: what seeds have in common, easy or hard draws, does not blur the difference.
+- `seeds_*`: mean ± 95% t interval over seeds, one line per group of points.
+- `ranking_*`: the points in the order of a figure, and how far each is from the best. That is compared seed by seed:
+  what seeds have in common, easy or hard draws, does not blur the difference.
+- `aggregate_*`: all tests together, by interquartile means, and how likely one point is better than another. A score is
+  the ratio to the best hand-written policy, of one training seed on one test.
 """
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,12 +17,83 @@ import numpy as np
 from jaxtyping import Float64
 
 from jaxsched.errors import UserError
-from jaxsched.evaluation.metrics import UNKNOWN, Interval, mean_interval
+from jaxsched.evaluation.metrics import (
+    UNKNOWN,
+    Interval,
+    bootstrap_interval,
+    interquartile_mean,
+    mean_interval,
+    probability_of_improvement,
+)  # fmt: skip
 from jaxsched.evaluation.tables import align, markdown_table, plus_minus
 from jaxsched.io.json_file import read_rows
 from jaxsched.learning.loop import METRICS_FILE
 from jaxsched.learning.untrained import curve_of
-from jaxsched.sweeps.records import Record, figures_of
+from jaxsched.sweeps.records import UNTRAINED, Record, doubts, figures_of, with_references
+
+_MISSING = math.nan
+
+
+def seeds_cells(rows: list[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Column names and lines of text, in the order of the rows; then untrained policies and the rules of priors."""
+    rows = with_references(rows)
+    tests = list(dict.fromkeys(name for row in rows for name in row["tests"]))
+    groups = list(dict.fromkeys(row["group"] for row in rows))
+    columns: list[tuple[str, Callable[[dict], float | None], int]] = [
+        ("validation JCT (s)", lambda row: row["validation"]["best_jct_s"], 0),
+        *[
+            column
+            for name in tests
+            for column in (
+                (f"{name}: JCT (s)", _of_test(name, "jct_mean_s"), 0),
+                (f"{name}: ratio", _of_test(name, "ratio"), 3),
+            )
+        ],
+        ("wall per chunk (s)", lambda row: row["training"]["chunk_wall_s"], 2),
+        ("CPU per chunk (s)", lambda row: row["training"]["chunk_cpu_s"], 2),
+    ]
+    names = ["point", "seeds", *(name for name, _, _ in columns)]
+    lines = []
+    for group in groups:
+        own = [row for row in rows if row["group"] == group]
+        lines.append([group, str(len(own)), *(_summarize(map(of, own), digits) for _, of, digits in columns)])
+    return names, lines
+
+
+def seeds_legend(rows: list[dict[str, Any]]) -> list[str]:
+    """What the figures mean, and which policies the ratios are to."""
+    lines = ["± 95% t interval over training seeds; ratio: JCT over the best hand-written policy's on the same jobs"]
+    best: dict[tuple[str, str, float], list[str]] = {}
+    for row in rows:
+        for name, test in row["tests"].items():
+            policy = test["best_baseline"]
+            if policy is not None:
+                best.setdefault((name, policy, test["baselines_jct_s"][policy]), []).append(row["group"])
+    for (name, policy, jct_s), groups in sorted(best.items()):
+        alone = sum(other == name for other, _, _ in best) == 1
+        where = "" if alone else f" (for {', '.join(dict.fromkeys(groups))})"
+        lines.append(f"{name}: best hand-written policy {policy}, {jct_s:,.0f} s{where}")
+    return [*lines, *doubts(rows)]
+
+
+def seeds_text(rows: list[dict[str, Any]]) -> str:
+    """For a terminal."""
+    return "\n".join([align(*seeds_cells(rows)), *seeds_legend(rows)])
+
+
+def seeds_markdown(rows: list[dict[str, Any]]) -> str:
+    """For a document."""
+    return markdown_table(*seeds_cells(rows), seeds_legend(rows))
+
+
+def _of_test(name: str, figure: str) -> Callable[[dict], float | None]:
+    return lambda row: row["tests"].get(name, {}).get(figure)
+
+
+def _summarize(values: Iterable[float | None], digits: int) -> str:
+    """Mean ± half the interval; a dash if some run has no such figure, for example because it did not finish."""
+    known = np.array([_MISSING if value is None else value for value in values])
+    return plus_minus(float(known.mean()), mean_interval(known), digits)
 
 
 class LinePoint(NamedTuple):
@@ -78,7 +153,7 @@ def _compare_seeds(own: dict[int, float], best: dict[int, float]) -> tuple[float
     return float(ratios.mean()), mean_interval(ratios)
 
 
-def cells(records: Sequence[Record], figure: str) -> tuple[list[str], list[list[str]]]:
+def ranking_cells(records: Sequence[Record], figure: str) -> tuple[list[str], list[list[str]]]:
     """Column names and lines of text: the ranking by a figure, and the other figures beside it."""
     places = rank_groups(records, figure)
     others = [name for name in figures_of(records) if name != figure]
@@ -171,17 +246,77 @@ def _curve(path: Path) -> list[LinePoint]:
     return points
 
 
-LEGEND = [
+RANKING_LEGEND = [
     "± 95% t interval over seeds; less is better; ratio: JCT over the best hand-written policy's on the same jobs",
     "to the best: seed by seed; where the interval reaches 0, the seeds do not tell the two apart",
 ]
 
 
-def plain_text(records: Sequence[Record], figure: str) -> str:
+def ranking_text(records: Sequence[Record], figure: str) -> str:
     """For a terminal."""
-    return "\n".join([align(*cells(records, figure)), *LEGEND])
+    return "\n".join([align(*ranking_cells(records, figure)), *RANKING_LEGEND])
 
 
-def markdown(records: Sequence[Record], figure: str) -> str:
+def ranking_markdown(records: Sequence[Record], figure: str) -> str:
     """For a document."""
-    return markdown_table(*cells(records, figure), LEGEND)
+    return markdown_table(*ranking_cells(records, figure), RANKING_LEGEND)
+
+
+AGGREGATE_LEGEND = [
+    "IQM: mean of the middle half of all ratios, seeds and tests together; less is better",
+    "better: how likely a seed of the point is below one of the other on the same test, 0.5 if they are alike",
+    "in brackets 95% bootstrap intervals over seeds; with few seeds they are too narrow",
+]
+
+
+def scores_of(records: Sequence[Record]) -> dict[str, Float64[np.ndarray, "seeds tests"]]:
+    """Ratios of every group that has them all."""
+    tests = [name for name in dict.fromkeys(key for record in records for key in record) if name.endswith(": ratio")]
+    if not tests:
+        raise UserError("--aggregate: the rows have no ratios to hand-written policies")
+    groups: dict[str, list[list[float]]] = {}
+    for record in records:
+        row = [math.nan if record.get(test) is None else float(record[test]) for test in tests]
+        groups.setdefault(record["group"], []).append(row)
+    found = {group: np.array(rows) for group, rows in groups.items()}
+    return {group: scores for group, scores in found.items() if np.isfinite(scores).all()}
+
+
+def aggregate_cells(records: Sequence[Record], against: str | None) -> tuple[list[str], list[list[str]]]:
+    """Column names and lines of text, the least IQM first. UserError if there is no group `against`.
+
+    None: the untrained policies, if they are a group, else the last one.
+    """
+    scores = scores_of(records)
+    means = {group: interquartile_mean(own) for group, own in scores.items()}
+    order = sorted(means, key=means.__getitem__)
+    if not order:
+        raise UserError("--aggregate: no point has all its ratios; a run did not finish")
+    if against is not None and against not in scores:
+        raise UserError(f"--against {against!r}: should be one of {', '.join(map(repr, order))}")
+    other = against or (UNTRAINED if UNTRAINED in scores else order[-1])
+    lines = []
+    for group in order:
+        own = scores[group]
+        mean = f"{means[group]:.3f} {_brackets(bootstrap_interval(interquartile_mean, own))}"
+        better = "–"
+        if group != other:
+            interval = bootstrap_interval(probability_of_improvement, own, scores[other])
+            better = f"{probability_of_improvement(own, scores[other]):.2f} {_brackets(interval)}"
+        lines.append([group, str(len(own)), str(own.shape[1]), mean, better])
+    return ["point", "seeds", "tests", "IQM of ratios", f"better than {other}"], lines
+
+
+def _brackets(interval: Interval) -> str:
+    low, high = interval
+    return "" if math.isnan(low) else f"[{low:.3f}, {high:.3f}]"
+
+
+def aggregate_text(records: Sequence[Record], against: str | None) -> str:
+    """For a terminal."""
+    return "\n".join([align(*aggregate_cells(records, against)), *AGGREGATE_LEGEND])
+
+
+def aggregate_markdown(records: Sequence[Record], against: str | None) -> str:
+    """For a document."""
+    return markdown_table(*aggregate_cells(records, against), AGGREGATE_LEGEND)

@@ -10,9 +10,8 @@ import pytest
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import mean_interval
-from jaxsched.sweeps.ranking import curves, curves_of_runs, group_along_axis, rank_groups
-from jaxsched.sweeps.records import VALIDATION, figures_of, read_records, record_of
-from jaxsched.sweeps.references import doubts, with_references
+from jaxsched.sweeps.records import VALIDATION, doubts, figures_of, read_records, record_of, with_references
+from jaxsched.sweeps.tables import curves, curves_of_runs, group_along_axis, rank_groups
 from tests.support.commands import refused
 
 ROOT = Path(__file__).parents[2]
