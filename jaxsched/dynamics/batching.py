@@ -166,11 +166,10 @@ def write_where(
         least: of fewer places side by side all are computed.
     """
     if on_cpu():
-        first = (0,)
         update = lambda value, one: put(value, (), one, entry(one))
-        call, constants = _explicit(update, _part(values, first), _part(given, first))
+        call, constants = _explicit(update, _part(values, (0,)), _part(given, (0,)))
         return _update_some(call, (0,) * len(constants), constants, needed, values, given)
-    call, constants = _explicit(entry, _part(given, 0))
+    call, constants = _explicit(entry, _part(given, (0,)))
 
     def alone(constants: list[Array], needed: Array, values: T, given: G) -> T:
         entries = jax.vmap(functools.partial(call, constants))(given)

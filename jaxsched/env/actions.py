@@ -11,9 +11,8 @@ from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint
 from jaxsched.dynamics.occupants import Entry, entry_of, has_room, put_entry
 from jaxsched.env.extensions import preemption, sharing, starts
 from jaxsched.env.extensions.failures import allows
-from jaxsched.env.extensions.gpu_sets import usable_by
+from jaxsched.env.extensions.gpu_sets import asks_of, spare, usable_by
 from jaxsched.env.extensions.preemption import left_at_start, started_before, stop
-from jaxsched.env.extensions.requests import asks_of, spare
 from jaxsched.env.extensions.sharing import choose_gpus
 from jaxsched.env.extensions.starts import Placed
 from jaxsched.env.queues import may_be_forwarded

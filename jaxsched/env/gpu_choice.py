@@ -7,8 +7,7 @@ from jaxtyping import Bool, Float32, Int32
 
 from jaxsched.cluster.hardware import Cluster, workers_within
 from jaxsched.dynamics.footprint import relative_speed
-from jaxsched.env.extensions.gpu_sets import of_each_job
-from jaxsched.env.extensions.requests import asks_of, spare
+from jaxsched.env.extensions.gpu_sets import asks_of, of_each_job, spare
 from jaxsched.env.extensions.sharing import fits_gpus, is_fraction, room_of
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State

@@ -12,8 +12,7 @@ from jaxtyping import Bool, Float32, Int32
 from jaxsched.border import checked
 from jaxsched.cluster.hardware import Cluster, block_of_racks, room_of_racks, workers_within
 from jaxsched.env import levels
-from jaxsched.env.extensions.gpu_sets import of_each_job
-from jaxsched.env.extensions.requests import asks_of, spare
+from jaxsched.env.extensions.gpu_sets import asks_of, of_each_job, spare
 from jaxsched.env.extensions.sharing import fits_gpus, gpus_of, is_fraction, room_of
 from jaxsched.env.levels import LevelTable
 from jaxsched.env.state import EnvParams, State, queue_room

@@ -8,7 +8,7 @@ from jax import Array
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.cluster.hardware import partition_axes
-from jaxsched.env.extensions.requests import spare
+from jaxsched.env.extensions.gpu_sets import spare
 from jaxsched.env.extensions.sharing import room_of
 from jaxsched.env.gpu_choice import speeds_in
 from jaxsched.env.queues import Discipline, feasible_at, first, may_be_forwarded

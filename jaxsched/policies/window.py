@@ -15,7 +15,7 @@ from jaxsched.dynamics.gpu_sharing import Sharers, stretch_of
 from jaxsched.dynamics.occupants import Occupants, at_places
 from jaxsched.dynamics.speed import StepTime, step_time_of
 from jaxsched.env.extensions import sharing
-from jaxsched.env.extensions.requests import asks_of, spare
+from jaxsched.env.extensions.gpu_sets import asks_of, spare
 from jaxsched.env.knowledge import estimated_left_s
 from jaxsched.env.state import EnvParams, State, job_spec
 from jaxsched.policies.rules import View, for_job

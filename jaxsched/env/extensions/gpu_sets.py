@@ -1,7 +1,10 @@
-"""Which GPUs jobs may use, if some are bound to GPU types (docs/semantics.md, section 2).
+"""What jobs ask for: types of GPUs that they are bound to, CPUs and memory (docs/semantics.md, section 2).
 
 Few jobs differ in that: the sets of types that some job names are numbered (`EnvConfig.gpu_sets`), and `State.usable`
 says of each set which groups of the cluster it has. Where no job is bound there is no set, and nothing is masked.
+
+CPUs and memory are reserved, not used: contention for cores is another matter (section 5). What is left follows from
+the jobs that run.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +17,7 @@ from jaxtyping import Bool, Int32, Shaped
 
 from jaxsched.cluster.gpu_types import types_named
 from jaxsched.cluster.hardware import Cluster
+from jaxsched.dynamics.occupants import in_servers
 from jaxsched.env.state import EnvConfig, State
 from jaxsched.workload.jobs import JobTable, split_types
 
@@ -74,3 +78,15 @@ def share_no_gpu(state: State, row: Int32[Array, "P Q"], gang: Int32[Array, "P"]
     common = jnp.einsum("apnk,bpnk->abp", state.usable.astype(jnp.int32), state.usable.astype(jnp.int32)) > 0
     allowed = state.jobs.allowed
     return ~common[allowed[row][..., None], allowed[gang], jnp.arange(gang.shape[0])]
+
+
+def asks_of(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs 2"]:
+    """What each worker of the jobs in these rows reserves."""
+    return jnp.moveaxis(state.jobs.asks[:, row], 0, -1)
+
+
+def spare(state: State, cluster: Cluster) -> Int32[Array, "P N 2"]:
+    """What is left of each server."""
+    job, occupants = state.running.job, state.running.occupants
+    asks = jnp.where((job >= 0)[..., None], asks_of(state, jnp.maximum(job, 0)), 0)
+    return cluster.reservable - jax.vmap(in_servers)(occupants, asks)
