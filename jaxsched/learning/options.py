@@ -118,7 +118,7 @@ class PPOConfig:
     epochs: Many = 2
     minibatches: Many = 8
     keep: PositiveShare = 0.5  # share of the rounds that are learned from, those with real choices first
-    busy: PositiveShare = 0.75  # share of a minibatch's menus that may hold something; more is not learned from
+    busy: PositiveShare = 0.75  # share of all halves of menus that may hold something; more is not learned from
     learning_rate: Positive = 2e-3
     gamma: Annotated[float, Meta(gt=0, lt=1)] = 0.98  # per `env.interval_s` at pace 1; 1 between rounds of one boundary
     gae_lambda: Share = 0.9

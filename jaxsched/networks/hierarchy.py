@@ -27,7 +27,7 @@ T = TypeVar("T", bound=PyTree)
 BELIEF = (0.3, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0, 2.0)
 # Of who looks ahead: what is worth waiting for comes after forwards, and these after all else (`policies.menu`).
 AHEAD = (1.0, 2.0, 12.0, 2.0, 0.0, 2.0, 2.0, 10.0)
-APPRAISED = 0.25  # share of the menus that are appraised at a time
+APPRAISED = 0.25  # share of all parts of menus that are appraised at a time
 PART = 16  # options of a menu that are appraised together; measured on a CPU beside 8 and 32
 BLOCK = 96  # parts of menus that a CPU appraises at a time; likewise beside 48 and 192
 _CERTAIN = 1e9  # a logit; finite, so that what is multiplied by its probability of 0 stays a number
@@ -259,7 +259,7 @@ def apply_packed(
 def apply_in_blocks(
     network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, share: float = APPRAISED
 ) -> Heads:
-    """`network` on a batch of environments, appraising `share` of all menus at a time until only empty ones are left.
+    """`network` on a batch of environments, appraising `share` of all parts of menus until only empty ones are left.
 
     It has no gradient, since how many times is known only then. Args: `obs`, `menu` with leading axes B, P.
     """
