@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.typing import DTypeLike
@@ -47,6 +48,11 @@ def on_device(values: ArrayLike, dtype: DTypeLike) -> jax.Array:
 def smallest_type(most: int) -> type:
     """The smallest type of whole numbers that holds -1 and `most`."""
     return next(kind for kind in (np.int8, np.int16, np.int32) if most <= np.iinfo(kind).max)
+
+
+def zeros_of(function: Callable[..., Any], *args: Any) -> Any:
+    """Zeros in the shapes and types of what `function` makes of `args`; it is not run."""
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(function, *args))
 
 
 def call_on_host(function: Callable[..., np.ndarray], made: jax.ShapeDtypeStruct, *arrays: jax.Array) -> jax.Array:

@@ -31,6 +31,7 @@ from jaxsched.policies.base import Judgement, place_or_forward
 from jaxsched.policies.offers import Offers, appraise
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.window import make_window, with_step_times
+from jaxsched.pytree import zeros_of
 from jaxsched.simulation.outcome import STOPPED, Attempts, Outcome
 from jaxsched.simulation.settings import Settings, env_config, env_params, pairs_of
 from jaxsched.workload.jobs import NEVER, JobTable, to_table
@@ -256,8 +257,7 @@ def _programs(config: EnvConfig, params: EnvParams, policy: Policy, key: PRNGKey
             state = lax.cond(paused, lambda: state, lambda: step(state, action))
             return state, action, count + ~paused, paused
 
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(act, state, count))
-        return lax.while_loop(going, turn, (state, nothing, count, jnp.array(False)))
+        return lax.while_loop(going, turn, (state, zeros_of(act, state, count), count, jnp.array(False)))
 
     def explain(state: State, action: Action, p: Int32[Array, ""]) -> Offers:
         partitions, there = state.queue.shape[0], as_is(params, state)

@@ -7,7 +7,7 @@ which is there to compare with.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -19,9 +19,7 @@ from jaxtyping import Bool, Float32, Int32, PyTree
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.observation import Menu, Observation
 from jaxsched.networks.graphs import Level, containment, downward, exchange, hear, upward
-from jaxsched.pytree import Pytree
-
-T = TypeVar("T", bound=PyTree)
+from jaxsched.pytree import Pytree, zeros_of
 
 # What a soft greedy-wait believes at first, in the order in which `SchedulerNetwork.decide` reads it.
 BELIEF = (0.3, 2.0, 4.0, 2.0, 0.0, 2.0, 2.0, 2.0)
@@ -230,11 +228,6 @@ class SchedulerNetwork(nn.Module):
         return Heads(place=place, forward=forward, act=act, value=value)
 
 
-def zeros_of(shapes: T) -> T:
-    """Zeros of these shapes and types."""
-    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-
 def apply_packed(
     network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, share: float
 ) -> tuple[Heads, Bool[Array, "B P"]]:
@@ -323,8 +316,7 @@ def _block_by_block(
     @jax.checkpoint
     def one(block: tuple[Array, tuple[Embeddings, Menu]]) -> Appraisal:
         real, rows = block
-        shapes = jax.eval_shape(appraise, *rows)
-        return lax.cond(real.any(), appraise, lambda *_: zeros_of(shapes), *rows)
+        return lax.cond(real.any(), appraise, lambda *rows: zeros_of(appraise, *rows), *rows)
 
     made = lax.map(one, jax.tree.map(blocks, (real, rows)))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], made)
@@ -336,7 +328,7 @@ def _appraise(network: SchedulerNetwork, weights: PyTree, code: Embeddings, part
 
 def _unappraised(network: SchedulerNetwork, weights: PyTree, code: Embeddings, parts: Menu) -> Appraisal:
     rows = _rows(code, parts, jnp.arange(parts.mask.shape[0]))
-    return zeros_of(jax.eval_shape(functools.partial(_appraise, network, weights), *rows))
+    return zeros_of(functools.partial(_appraise, network, weights), *rows)
 
 
 def _put(all_of_them: Appraisal, chosen: Int32[Array, "size"], some: Appraisal) -> Appraisal:

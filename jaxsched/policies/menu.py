@@ -37,6 +37,7 @@ from jaxsched.policies.policy import Policy
 from jaxsched.policies.rules import per_server
 from jaxsched.policies.spec import TO_ANY
 from jaxsched.policies.window import Window, make_window, with_step_times
+from jaxsched.pytree import zeros_of
 from jaxsched.semantics import CAPS
 from jaxsched.workload.jobs import make_job_list, to_table
 
@@ -113,8 +114,7 @@ def _menus(parts: PyTree, window: Window, of_job: Callable[[Any, Array, Array], 
     `best`: as in `_compacted`.
     """
     first = jax.tree.map(lambda leaf: leaf[0], parts)
-    shapes = jax.eval_shape(of_job, first, jnp.int32(0), jnp.int32(0))
-    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    blank = zeros_of(of_job, first, jnp.int32(0), jnp.int32(0))
     menus = of_parts(parts, window.some, of_job, everywhere(blank, window.some))
     menus = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[3:]), menus)
     return jax.vmap(functools.partial(_compacted, best))(menus)
