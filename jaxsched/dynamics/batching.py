@@ -179,10 +179,7 @@ def write_where(
 
     @run.def_vmap
     def side_by_side(size: int, batched: list, constants: list[Array], *rest: PyTree) -> tuple:
-        def spread(leaf: Array, some: bool) -> Array:
-            return leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape))
-
-        needed, values, given = jax.tree.map(spread, rest, tuple(batched[1:]))
+        needed, values, given = _spread(size, rest, tuple(batched[1:]))
         if needed.size < least:
             own = [0 if some else None for some in batched[0]]
             after = jax.vmap(alone, in_axes=(own, 0, 0, 0))(constants, needed, values, given)
@@ -233,13 +230,10 @@ def _update_some(
 
     @run.def_vmap
     def side_by_side(size: int, batched: list, constants: list[Array], *rest: PyTree) -> tuple:
-        def spread(leaf: Array, some: bool) -> Array:
-            return leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape))
-
         mapped = [some or depth > 0 for some, depth in zip(batched[0], depths, strict=True)]
-        constants = [spread(leaf, some) if own else leaf for leaf, some, own in zip(constants, batched[0], mapped)]
+        constants = [_spread(size, *one) if own else one[0] for *one, own in zip(constants, batched[0], mapped)]
         deeper = tuple(depth + own for depth, own in zip(depths, mapped, strict=True))
-        after = _update_some(call, deeper, constants, *jax.tree.map(spread, rest, tuple(batched[1:])))
+        after = _update_some(call, deeper, constants, *_spread(size, rest, tuple(batched[1:])))
         return after, jax.tree.map(lambda _: True, after)
 
     return run(constants, needed, values, given)
@@ -279,11 +273,8 @@ def _set_rows_of_lanes(columns: T, row: Array, needed: Array, values: T) -> T:
 
 @_set_rows_of_lanes.def_vmap
 def _(size: int, batched: list, *args: PyTree) -> tuple:
-    def merge(leaf: Array, some: bool) -> Array:
-        leaf = leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape))
-        return leaf.reshape(-1, *leaf.shape[2:])
-
-    after = _set_rows_of_lanes(*jax.tree.map(merge, args, tuple(batched)))
+    lanes = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), _spread(size, args, tuple(batched)))
+    after = _set_rows_of_lanes(*lanes)
     after = jax.tree.map(lambda leaf: leaf.reshape(size, -1, *leaf.shape[1:]), after)
     return after, jax.tree.map(lambda _: True, after)
 
@@ -328,7 +319,7 @@ def of_parts(
     def side_by_side(
         size: int, batched: tuple, constants: list[Array], parts: PyTree, needed: Array, otherwise: T
     ) -> tuple:
-        lanes = needed if batched[2] else jnp.broadcast_to(needed, (size, *needed.shape))
+        lanes = _spread(size, needed, batched[2])
         if lanes.size < least:
             axes = jax.tree.map(lambda some: 0 if some else None, batched)
             results = jax.vmap(alone, in_axes=tuple(axes))(constants, parts, needed, otherwise)
@@ -365,11 +356,8 @@ def _in_shares(
         results = jax.tree.map(lambda leaf, part: leaf.at[chosen].set(part, mode="drop"), results, new)
         return left.at[chosen].set(False, mode="drop"), results
 
-    def spread(leaf: Array, some: bool) -> Array:
-        whole = leaf if some else jnp.broadcast_to(leaf, (lanes.shape[0], *leaf.shape))
-        return whole.reshape(flat.size, *whole.shape[lanes.ndim :])
-
-    start = jax.tree.map(spread, otherwise, batched[3])
+    whole = _spread(lanes.shape[0], otherwise, batched[3])
+    start = jax.tree.map(lambda leaf: leaf.reshape(flat.size, *leaf.shape[lanes.ndim :]), whole)
     _, results = lax.while_loop(lambda carry: carry[0].any(), some, (flat, start))
     return jax.tree.map(lambda leaf: leaf.reshape(*lanes.shape, *leaf.shape[1:]), results)
 
@@ -381,3 +369,10 @@ def everywhere(one: T, needed: Bool[Array, "P *S"]) -> T:
 
 def _part(parts: PyTree, index: Array | tuple[Array | int, ...]) -> PyTree:
     return jax.tree.map(lambda leaf: leaf[index], parts)
+
+
+def _spread(size: int, values: T, batched: PyTree) -> T:
+    """`values` of which all leaves have the batch's axis; `batched`: those that have it."""
+    return jax.tree.map(
+        lambda leaf, some: leaf if some else jnp.broadcast_to(leaf, (size, *leaf.shape)), values, batched
+    )
