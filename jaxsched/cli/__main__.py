@@ -31,9 +31,7 @@ def run() -> "NoReturn":
     except SystemExit as end:
         code = end.code
     _stop_at_once()
-    if (
-        code in STOPPED
-    ):  # threads may still compile: waiting for them would be no stop, and ending Python under them fatal
+    if code in STOPPED:  # threads may still compile: waiting would be no stop, and ending Python under them fatal
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxsched.cli.options import Output
+from jaxsched.cli.options import Output, Tasks
 
 HELP = """Show the figures of clusters' networks, or draw one.
 
@@ -80,7 +80,7 @@ class Draw:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cluster:
+class Cluster(Tasks):
     """Show the figures of clusters' networks, or draw one."""
 
     task: Annotated[
@@ -89,7 +89,3 @@ class Cluster:
         tyro.conf.arg(name=""),
     ]
     """What to do."""
-
-    def run(self) -> None:
-        """Run the task. UserError on any mistake."""
-        self.task.run()

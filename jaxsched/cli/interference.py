@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.options import Output
+from jaxsched.cli.options import Output, Tasks
 from jaxsched.cli.output import Data
 
 if TYPE_CHECKING:
@@ -253,7 +253,7 @@ def _show(table: "dict[str, Errors]") -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Interference:
+class Interference(Tasks):
     """Fit, evaluate and use models of how jobs slow each other down, from measured pairs."""
 
     task: Annotated[
@@ -265,7 +265,3 @@ class Interference:
         tyro.conf.arg(name=""),
     ]
     """What to do."""
-
-    def run(self) -> None:
-        """Run the task. UserError on any mistake."""
-        self.task.run()

@@ -41,6 +41,16 @@ def is_given(command: Any, field: dataclasses.Field) -> bool:
     return field.name in _given.get() or getattr(command, field.name) != field.default
 
 
+class Tasks:
+    """A command whose first word says what it does."""
+
+    task: Any
+
+    def run(self) -> None:
+        """Run the task. UserError on any mistake."""
+        self.task.run()
+
+
 def optional(metavar: str):
     """A tyro argument that may be left out, and whose help text says what then happens."""
     return tyro.conf.arg(metavar=metavar, help_behavior_hint="")

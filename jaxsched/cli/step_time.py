@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from jaxsched.cli.options import Output, optional
+from jaxsched.cli.options import Output, Tasks, optional
 from jaxsched.cli.output import Data
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class PredictPlan:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StepTime:
+class StepTime(Tasks):
     """Fit, evaluate and use a formula of the iteration time of transformers by plan."""
 
     task: Annotated[
@@ -169,10 +169,6 @@ class StepTime:
         tyro.conf.arg(name=""),
     ]
     """What to do."""
-
-    def run(self) -> None:
-        """Run the task. UserError on any mistake."""
-        self.task.run()
 
 
 PLACEMENT_HELP = """Fit and evaluate a model of the step time by placement.
@@ -315,7 +311,7 @@ def _show(table: "dict[str, Errors]") -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Placement:
+class Placement(Tasks):
     """Fit and evaluate a model of the step time by placement."""
 
     task: Annotated[
@@ -325,7 +321,3 @@ class Placement:
         tyro.conf.arg(name=""),
     ]
     """What to do."""
-
-    def run(self) -> None:
-        """Run the task. UserError on any mistake."""
-        self.task.run()

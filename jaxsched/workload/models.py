@@ -249,11 +249,7 @@ CATALOGUE: tuple[ModelProfile, ...] = (
         name="vit_l",  # ViT-L/16, mixed precision, float32 gradients
         bottleneck="network",
         batch_size=32,
-        compute_s=32
-        * 3
-        * 2
-        * 61.55e9
-        / 40e12,  # 61.55 GMAC (torchvision), backward = 2 forward; 40 TFLOP/s: assumption
+        compute_s=32 * 3 * 2 * 61.55e9 / 40e12,  # GMAC by torchvision, backward = 2 forward; 40 TFLOP/s: assumption
         gradient_bytes=_fp32(304_326_632),  # torchvision, vit_l_16
         cpu_cores=1.2,  # 32 images per 0.295 s, derived
         ps_cores=4.0,  # assumption
