@@ -43,7 +43,7 @@ from jaxsched.learning.chunk import chunk, initial
 from jaxsched.learning.config import MachineConfig, quickstart_config, validate
 from jaxsched.learning.setting import Setting, make_setting
 from jaxsched.networks.hierarchy import APPRAISED
-from jaxsched.policies import heuristics, menu
+from jaxsched.policies import heuristics, menu, offers
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 
@@ -118,7 +118,8 @@ def counted(config: EnvConfig, params: EnvParams, policy: Policy, states: State)
     return made / (SEEN_CALLS * TURNS * SEEN_ENVS), most_passes(needed)
 
 
-Needed = dict[float, list[float]]  # by the share of all places that is computed at a time: the shares that were needed
+# By the caller, and the share of all places that it computes at a time: the shares that were needed.
+Needed = dict[tuple[str, float], list[float]]
 
 
 @contextlib.contextmanager
@@ -126,30 +127,35 @@ def watched_places() -> Iterator[Needed]:
     """Has every call of `of_parts` and `write_where` say what it needs; complete when the block has ended."""
     needed: Needed = collections.defaultdict(list)
 
-    def note(share: float, some: Array) -> None:
-        jax.debug.callback(lambda mean: needed[share].append(float(mean)), some.mean())
+    def note(caller: str, share: float, some: Array) -> None:
+        jax.debug.callback(lambda mean: needed[caller, share].append(float(mean)), some.mean())
 
-    def watched(parts: PyTree, some: Array, *rest: Any, share: float = batching.SHARE, **more: Any) -> Any:
-        note(share, some)
-        return batching.of_parts(parts, some, *rest, share=share, **more)
+    def of_parts_in(caller: str) -> Callable[..., Any]:
+        def watched(parts: PyTree, some: Array, *rest: Any, share: float = batching.SHARE, **more: Any) -> Any:
+            note(caller, share, some)
+            return batching.of_parts(parts, some, *rest, share=share, **more)
+
+        return watched
 
     def written(some: Array, *rest: Any, **more: Any) -> Any:
-        note(batching.STARTED, some)
+        note(actions.__name__, batching.STARTED, some)
         return batching.write_where(some, *rest, **more)
 
-    menu.of_parts = heuristics.of_parts = interval.of_parts = watched
+    for module in (menu, heuristics, interval, offers):
+        vars(module).update(of_parts=of_parts_in(module.__name__))
     actions.write_where = written
     try:
         yield needed
         jax.effects_barrier()
     finally:
-        menu.of_parts = heuristics.of_parts = interval.of_parts = batching.of_parts
+        for module in (menu, heuristics, interval, offers):
+            vars(module).update(of_parts=batching.of_parts)
         actions.write_where = batching.write_where
 
 
 def most_passes(needed: Needed) -> float:
     """The passes of the loop that goes on most often, on average."""
-    return max(float(np.mean(shares)) / share for share, shares in needed.items())
+    return max(float(np.mean(shares)) / share for (_, share), shares in needed.items())
 
 
 def training_setting(envs: int) -> Setting:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jaxtyping import Bool, Float32, Int32, Num
 
-from jaxsched.dynamics.batching import on_cpu
+from jaxsched.dynamics.batching import of_parts, on_cpu
 from jaxsched.dynamics.footprint import Best, Footprint, JobSpec, best_hardware, footprint
 from jaxsched.dynamics.gpu_sharing import Sharers, stretch_with
 from jaxsched.dynamics.interference import Interference
@@ -27,6 +27,7 @@ from jaxsched.pytree import Pytree
 from jaxsched.workload.jobs import MILLI, WHOLE
 
 BLOCK = 8  # candidates whose effects are computed at once
+SHARE = 3 / 8  # of all blocks side by side that are computed at once: hardly any job has two
 Chosen = tuple[Int32[Array, "some NK"], Int32[Array, "some"]]  # workers of candidates, GPUs as in `Action`
 
 
@@ -137,25 +138,20 @@ def _map_in_blocks(
     valid: Bool[Array, "C"],
     others: tuple[float, ...],
 ) -> tuple[Float32[Array, "C"], ...]:
-    """`predict` of the valid candidates, `BLOCK` at a time: most often all at once. What is said of others is void.
+    """`predict` of the valid candidates, `BLOCK` at a time: most often all at once. The others have `others`.
 
-    Where much runs side by side (`dynamics.batching`) all candidates are appraised. Else the others have `others`.
+    Where much runs side by side (`dynamics.batching`) only blocks of any job in which something is valid are computed.
     """
     count = valid.shape[0]
-    if count <= BLOCK or not on_cpu():
+    if count <= BLOCK:
         return predict(options)
-    place = jnp.cumsum(valid) - 1
-
-    def block(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        start, *found = carry
-        chosen = valid & (place == start + jnp.arange(BLOCK)[:, None])
-        index = jnp.argmax(chosen, -1)
-        new = predict(jax.tree.map(lambda leaf: leaf[index], options))
-        at = jnp.where(chosen.any(-1), index, count)
-        return start + BLOCK, *(old.at[at].set(values, mode="drop") for old, values in zip(found, new, strict=True))
-
-    start = (jnp.int32(0), *(jnp.full(count, value) for value in others))
-    return lax.while_loop(lambda carry: carry[0] <= place[-1], block, start)[1:]
+    place, blocks = jnp.cumsum(valid) - 1, -(-count // BLOCK)
+    index = jnp.argmax(valid & (place == jnp.arange(blocks * BLOCK)[:, None]), -1)
+    packed = jax.tree.map(lambda leaf: leaf[index].reshape(blocks, BLOCK, *leaf.shape[1:]), options)
+    needed = jnp.arange(blocks) * BLOCK <= place[-1]
+    start = tuple(jnp.full((blocks, BLOCK), value) for value in others)
+    found = of_parts(packed, needed, lambda part, _: predict(part), start, share=SHARE)
+    return tuple(jnp.where(valid, new.reshape(-1)[jnp.maximum(place, 0)], old) for new, old in zip(found, others))
 
 
 def score(on: Offers) -> Int32[Array, "C"]:

@@ -61,11 +61,12 @@ def test_pair_factors_as_the_oracle(seed, spec):
 
 
 @pytest.mark.slow
-def test_side_by_side_as_alone(monkeypatch):
+@pytest.mark.parametrize("spec", ["pack:tenants+backfill+spread", "greedy-wait"])
+def test_side_by_side_as_alone(monkeypatch, spec):
     for module in (interval, actions):
         monkeypatch.setattr(module, "MANY", 0)  # partitions that have changed, or get a job, are picked out
     drawn = [strategies.random_case(seed, "three", interval_s=61.7) for seed in range(4)]
-    config, policy = drawn[0].shape.config(), parse("pack:tenants+backfill+spread")
+    config, policy = drawn[0].shape.config(), parse(spec)
     params, table = (jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts) for parts in zip(*map(_parts, drawn)))
 
     @jax.jit
@@ -81,7 +82,7 @@ def test_side_by_side_as_alone(monkeypatch):
         ended.append(int(jax.vmap(lambda one: one.decides)(playing).sum()))
     assert set(ended) >= {0, 1, 2, 3}  # they were not all at the same point
     for index, case in enumerate(drawn):
-        alone = strategies.run(case, "pack:tenants+backfill+spread", config)
+        alone = strategies.run(case, spec, config)
         beside = jax.tree.map(lambda leaf, index=index: leaf[index], playing.state.records)
         for name in ("status", "start", "finish", "partition", "workers"):
             np.testing.assert_array_equal(getattr(alone.records, name), getattr(beside, name), err_msg=name)
