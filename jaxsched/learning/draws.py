@@ -32,8 +32,10 @@ class Draw(Pytree):
 
 def params_of(worlds: Worlds, draw: Draw) -> EnvParams:
     """The parameters of one environment."""
-    model = worlds.params.interference
+    model, profiles = worlds.params.interference, worlds.profiles
+    own = {} if profiles is None else {"profiles": jax.tree.map(lambda leaf: leaf[draw.cluster], profiles)}
     return worlds.params.replace(
+        **own,
         cluster=jax.tree.map(lambda leaf: leaf[draw.cluster], worlds.clusters),
         interval_s=worlds.params.interval_s * draw.pace * draw.interval_factor,
         interference=model.replace(weights=model.weights.replace(kappa=model.weights.kappa * draw.strength)),
@@ -46,10 +48,12 @@ def params_axes(worlds: Worlds) -> EnvParams:
     shared = jax.tree.map(lambda _: None, worlds.params)
     each = lambda part: jax.tree.map(lambda _: 0, part)
     own = {"interference": each(worlds.params.interference), "failures": each(worlds.params.failures)}
+    if worlds.profiles is not None:
+        own["profiles"] = each(worlds.params.profiles)
     mapped = shared.replace(interval_s=0, **own)
     if worlds.gpus.shape[0] == 1:
         return mapped
-    return mapped.replace(cluster=jax.tree.map(lambda _: 0, worlds.params.cluster))
+    return mapped.replace(cluster=each(worlds.params.cluster))
 
 
 def params_of_all(worlds: Worlds, draws: Draw) -> EnvParams:
@@ -77,8 +81,9 @@ def draw_state(key: PRNGKeyArray, worlds: Worlds, draw: Draw, load: Float32[Arra
     params = params_of(worlds, draw)
     homes = params.cluster.group_gpus.shape[0]
     if worlds.past is not None:
-        interval_s, tenants = jobs.interval_s, worlds.static.tenants
-        table = draw_past(job_key, worlds.past, count, load * gpus, draw.pace, interval_s, homes, tenants)
+        busy, tenants = load * worlds.gpus[draw.cluster], worlds.static.tenants
+        past = jax.tree.map(lambda leaf: leaf[draw.cluster], worlds.past) if rule.own else worlds.past
+        table = draw_past(job_key, past, count, busy, draw.pace, jobs.interval_s, homes, tenants, alone=rule.own)
         return initial_state(worlds.static, params, table)
     table = sample_table(job_key, jobs, count, homes, worlds.static.tenants)
     if worlds.speeds is not None:

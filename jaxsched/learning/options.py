@@ -52,11 +52,15 @@ class WorkloadConfig:
     trace_gpu: str = ""  # GPU type that run times are on; "": the reference type of each cluster
     trace: str = ""  # a trace whose jobs these are, in stretches; then only load, pace, jobs and trace_gpu count
     until: PositiveShare = 1.0  # of the trace only the jobs before this share, in order of submission
+    own: bool = False  # jobs and models of the training worlds that the clusters are of; `load` is a factor of theirs
 
     def rules(self) -> Rules:
         """What must hold of several of these together. UserError on an unknown mix."""
         get_mix(self.mix)
-        return [rule_of_rising(name, getattr(self, name)) for name in ("load", "home_skew", "gang_tilt", "pace")]
+        alone = (not (self.own and self.trace), "own: jobs of worlds, or those of a trace, not both")
+        return [alone] + [
+            rule_of_rising(name, getattr(self, name)) for name in ("load", "home_skew", "gang_tilt", "pace")
+        ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,4 +159,5 @@ class ValidationConfig:
     seeds: Many = 16
     jobs: Jobs = 160
     load: Positive = 0.85
+    geometric: bool = False  # the mean over worlds, so that those with long queues do not outweigh the others
     seed: Seed | None = 0  # of the worlds, the same for all trainings; None: that of training

@@ -1,4 +1,4 @@
-"""Jobs of a trace's past, drawn again within a program: stretches of it, at the load that is asked for."""
+"""Jobs of a trace's past, or of training worlds, drawn again within a program at the load that is asked for."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.errors import UserError
 from jaxsched.pytree import Pytree, on_device
 from jaxsched.simulation.settings import fits_somewhere
-from jaxsched.workload.jobs import WHOLE, JobTable, ask_for_more, take
+from jaxsched.workload.jobs import WHOLE, JobList, JobTable, ask_for_more, take
 from jaxsched.workload.load import SYNTHETIC, WorkloadOptions, get_workload
 from jaxsched.workload.models import CATALOGUE
 
@@ -25,14 +25,13 @@ class Past(Pytree):
     """The jobs, in order of submission."""
 
     gap_s: Float32[Array, "J"]  # since the job before; of the first one the mean
-    duration_s: Float32[Array, "J"]  # on the reference type of the first cluster
+    duration_s: Float32[Array, "J"]  # on the reference type of the cluster
     workers: Int32[Array, "J"]
     gpus_per_worker: Int32[Array, "J"]
     ps: Int32[Array, "J"]
     model: Int32[Array, "J"]
     tenant: Int32[Array, "J"]
     home: Int32[Array, "J"]
-    gpus: Float32[Array, ""]  # of the first cluster
 
 
 def read_past(trace: str, until: float, trace_gpu: str, cluster: Cluster) -> Past:
@@ -55,6 +54,11 @@ def read_past(trace: str, until: float, trace_gpu: str, cluster: Cluster) -> Pas
     jobs = take(jobs, np.flatnonzero(fits_somewhere(cluster, jobs)))
     if len(jobs) < FEWEST_JOBS or jobs.submit_s[-1] == jobs.submit_s[0]:
         raise UserError(f"{where}: {len(jobs)} jobs fit the cluster, should be {FEWEST_JOBS} or more over some time")
+    return past_of(jobs)
+
+
+def past_of(jobs: JobList) -> Past:
+    """The jobs as arrays; their run times are on the cluster's reference type."""
     gaps = np.diff(jobs.submit_s)
     whole = lambda column: on_device(column, np.int32)
     return Past(
@@ -66,7 +70,6 @@ def read_past(trace: str, until: float, trace_gpu: str, cluster: Cluster) -> Pas
         model=whole(jobs.model),
         tenant=whole(jobs.tenant),
         home=whole(np.maximum(jobs.home, 0)),
-        gpus=jnp.float32(total_gpus(cluster)),
     )
 
 
@@ -74,23 +77,27 @@ def draw_past(
     key: PRNGKeyArray,
     past: Past,
     count: int,
-    load: Float32[Array, ""],
+    busy: Float32[Array, ""],
     pace: Float32[Array, ""],
     interval_s: Float32[Array, ""],
     homes: int,
     tenants: int,
+    alone: bool = False,
 ) -> JobTable:
     """`count` jobs that came one after the other, from a random one on; after the last the first one comes again.
 
     Args:
-        load: offered load of the first cluster's GPUs that they have: gaps are scaled to it, run times are not.
+        busy: how many GPUs they keep busy, offered load times those that there are: gaps are scaled to it, run times
+            are not.
         pace: factor of all times.
         interval_s: of this world, its pace included.
+        alone: each job is drawn by itself, with replacement, where jobs do not depend on each other.
     """
     size = past.gap_s.shape[0]
-    row = (jax.random.randint(key, (), 0, size) + jnp.arange(count)) % size
+    first = jax.random.randint(key, (count,) if alone else (), 0, size)
+    row = first if alone else (first + jnp.arange(count)) % size
     gpus = (past.workers * past.gpus_per_worker)[row].astype(jnp.float32)
-    needed_s = (gpus * past.duration_s[row]).sum() / (past.gpus * load)
+    needed_s = (gpus * past.duration_s[row]).sum() / busy
     gap_s = past.gap_s[row]
     time_s = jnp.cumsum(gap_s) * (needed_s / jnp.maximum(gap_s.sum(), 1e-6)) * pace
     boundary = jnp.minimum(jnp.ceil(time_s / interval_s), LATEST)

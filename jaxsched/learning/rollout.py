@@ -117,13 +117,14 @@ def collect(
     params, axes = params_of_all(rollout.worlds, draws), params_axes(rollout.worlds)
     look_at_all = jax.vmap(functools.partial(look, rollout), in_axes=(axes, 0))
     check_all = jax.vmap(fault_code, in_axes=(axes, 0, 0))
-    step_all = jax.vmap(functools.partial(_step, rollout), in_axes=(0, axes, 0, 0, 0, 0, 0))
+    worth = rollout.worlds.worth[draws.cluster]
+    step_all = jax.vmap(functools.partial(_step, rollout), in_axes=(0, axes, 0, 0, 0, 0, 0, 0))
 
     def play(worlds: State | Playing, key: PRNGKeyArray) -> tuple[State | Playing, tuple[Experience, Counts]]:
         obs, menu = look_at_all(params, jax.vmap(to_decide)(worlds))
         heads = apply_in_blocks(rollout.network, weights, obs, menu)
         keys = jax.random.split(key, environments)
-        after, experience, counts = step_all(keys, params, draws.interval_factor, worlds, obs, menu, heads)
+        after, experience, counts = step_all(keys, params, draws.interval_factor, worth, worlds, obs, menu, heads)
         if rollout.checks:
             said = experience.reward + experience.value + experience.log_prob
             experience = experience.replace(fault=check_all(params, state_of(after), said))
@@ -190,6 +191,7 @@ def _step(
     key: PRNGKeyArray,
     params: EnvParams,
     factor: Float32[Array, ""],
+    worth: Float32[Array, ""],
     world: State | Playing,
     obs: Observation,
     menu: Menu,
@@ -197,7 +199,8 @@ def _step(
 ) -> tuple[State | Playing, Experience, Counts]:
     """One step of one environment under the sampled policy; its experience has no leading axes yet.
 
-    `factor` is that of its interval, so that rewards and discounts are those of the same time in all environments.
+    `factor` is that of its interval, so that rewards and discounts are those of the same time in all environments;
+    `worth` as in `Worlds`.
     """
     rule, state = rollout.reward, to_decide(world)
     choice = sample(key, heads, obs, menu)
@@ -211,7 +214,7 @@ def _step(
     discount = jnp.where(moved.advanced, rollout.gamma**factor, 1.0)
     before = jnp.where(decided, potential(rule, params, state, jnp.array(False)), 0.0)
     then = jnp.where(moved.settled, potential(rule, params, after, moved.advanced), 0.0)
-    own = factor * (moved.gain + discount * then - before)
+    own = factor * worth * (moved.gain + discount * then - before)
     shared = (1.0 - rule.team_share) * own + rule.team_share * own.mean()
     real = mask.any(-1) & ~state.waited
     experience = Experience(

@@ -77,7 +77,7 @@ def validation_jct_s(
     shards: int,
     weights: PyTree,
 ) -> Float32[Array, ""]:
-    """Mean JCT on worlds that training never draws; infinite if a run did not end.
+    """Mean JCT on worlds that training never draws, see `options`; infinite if a run did not end.
 
     Times are divided by the pace of their world, so that slow worlds do not outweigh the others.
     """
@@ -89,4 +89,4 @@ def validation_jct_s(
         return None, mean_jct_s(worlds.static, params, axes, policy, states) / draws.pace
 
     _, jct = map_shards(measure, shards)(weights, validation_worlds(options, training_seed, worlds))
-    return jct.mean()
+    return jnp.exp(jnp.log(jct).mean()) if options.geometric else jct.mean()

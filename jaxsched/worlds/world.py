@@ -147,6 +147,13 @@ def plain_over_bound(world: World) -> float:
     return best / jct_lower_bound_s(cluster, world.jobs, settings.interval_s, models)
 
 
+def mean_jobs(world: World) -> float:
+    """Jobs in the system on average, from the first to the last end, under the last of `PLAIN`; run times are known."""
+    spec, settings = PLAIN[-1], Settings(models=world.catalogue)
+    (run,) = simulate(parse_all([spec]), world.build(), [world.jobs], settings)[spec]
+    return float(run.jct_s.sum() / ((world.jobs.submit_s + run.jct_s).max() - world.jobs.submit_s[0]))
+
+
 class _Hardware(NamedTuple):
     servers: tuple[tuple[int, Server], ...]
     topology: dict[str, Any]

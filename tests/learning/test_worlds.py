@@ -1,6 +1,7 @@
 """Environments drawn for training: ranges respected, offered load as asked for, clusters of their own."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,15 +10,18 @@ import pytest
 
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.cluster.presets import get_cluster
-from jaxsched.dynamics.reference import on_reference
+from jaxsched.dynamics.reference import on_reference, profiles_on
+from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
+from jaxsched.learning import validation
 from jaxsched.learning.draws import Draw, draw_state, draw_worlds, params_axes, params_of, params_of_all
 from jaxsched.learning.validation import validation_worlds
 from jaxsched.learning.worlds import make_worlds
+from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.workload.jobs import make_job_list
 from jaxsched.workload.models import model_index
 from jaxsched.worlds.families import parse_worlds
-from jaxsched.worlds.world import draw_world
+from jaxsched.worlds.world import draw_world, mean_jobs
 
 COUNT, JOBS, LOAD = 64, 2000, 0.8
 
@@ -179,6 +183,15 @@ def test_all_trainings_are_validated_on_the_same_worlds(config, worlds):
     assert (first != drawn(1, None)).any() and (first != drawn(0, 1)).any()
 
 
+@pytest.mark.parametrize(("geometric", "expected"), [(False, 3.5), (True, 20.0**0.25)])
+def test_worlds_with_long_queues_need_not_outweigh_the_others(config, worlds, monkeypatch, geometric, expected):
+    options = dataclasses.replace(config.validation, seeds=4, geometric=geometric)
+    monkeypatch.setattr(validation, "mean_jct_s", lambda *_: jnp.array([1.0, 1.0, 2.0, 10.0]))
+    even = worlds._replace(workload=changed(config, pace=(1.0, 1.0)).workload)
+    found = validation.validation_jct_s(options, 0, even, SchedulerNetwork(), Discipline(), 1, {})
+    assert float(found) == pytest.approx(expected)
+
+
 # ---------------------------------------------------------------------------------------------------------- own traces
 
 
@@ -223,3 +236,49 @@ def test_traces_that_teach_nothing_are_refused(config, tmp_path, text, said):
     synthetic = changed(config, trace="distributed")
     with pytest.raises(UserError, match="trace: distributed: is synthetic"):
         make_worlds(synthetic.env, synthetic.workload, synthetic.reward.weights())
+
+
+# ----------------------------------------------------------------------------------------------------- worlds' own jobs
+
+
+def with_own_jobs(config, *names):
+    env = dataclasses.replace(config.env, cluster=names[0], more_clusters=names[1:])
+    return dataclasses.replace(changed(config, own=True), env=env)
+
+
+def test_worlds_may_be_trained_on_with_jobs_and_models_of_their_own(config):
+    """Every environment has the jobs of its own cluster's world, and these the models, at a factor of its load."""
+    config = with_own_jobs(config, "any-training-1", "any-training-5")
+    own = make_worlds(config.env, config.workload, config.reward.weights())
+    assert own.past is not None and own.params.profiles.compute_s.shape == own.profiles.compute_s[0].shape
+    for number, name in enumerate((1, 5)):
+        world = draw_world(parse_worlds("any:1:training"), name)
+        draws = jax.tree.map(lambda leaf: leaf[0], draws_of(cluster=number))
+        params = params_of(own, draws)
+        models = profiles_on(world.build(), world.catalogue.models)
+        np.testing.assert_array_equal(params.profiles.compute_s, models.compute_s)
+        np.testing.assert_array_equal(params.profiles.gradient_bytes, models.gradient_bytes)
+        draw = jax.jit(functools.partial(draw_state, worlds=own, count=400))
+        jobs = jax.device_get(draw(jax.random.key(5), draw=draws, load=jnp.float32(LOAD))).jobs
+        kinds = lambda jobs: {*zip(*(np.asarray(x).tolist() for x in (jobs.workers, jobs.gpus_per_worker, jobs.model)))}
+        assert kinds(jobs) <= kinds(world.jobs) and {*jobs.duration_s.tolist()} <= {*world.jobs.duration_s.tolist()}
+        busy = lambda jobs, span_s: (jobs.workers * jobs.gpus_per_worker * jobs.duration_s).sum() / span_s
+        end_s = jobs.arrival[-1] * float(params.interval_s) - jobs.lead_s[-1]
+        assert busy(jobs, end_s) == pytest.approx(LOAD * busy(world.jobs, np.ptp(world.jobs.submit_s)), rel=1e-3)
+        assert float(own.worth[number]) == pytest.approx(1 / mean_jobs(world))
+    axes = params_axes(own)
+    assert axes.profiles.compute_s == 0 and params_of_all(own, draws_of(count=3)).profiles.compute_s.shape[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (("any-training-1", "leaf-spine-8"), "own: leaf-spine-8 has no jobs; take clusters of training worlds"),
+        (("llm-training-0",), "own: llm-training-0: its jobs have plans"),
+        (("any-training-1", "task-tiny-training-0"), "own: worlds should have as many jobs as each other"),
+    ],
+)
+def test_worlds_without_jobs_to_draw_are_refused(config, names, said):
+    bad = with_own_jobs(config, *names)
+    with pytest.raises(UserError, match=said):
+        make_worlds(bad.env, bad.workload, bad.reward.weights())
