@@ -189,16 +189,19 @@ def describe_limits(config: TrainConfig) -> str:
         low, high = limits
         return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
-    gangs = ", ".join(f"{size}" for size, _ in jobs.gpu_counts)
-    drawn = (
+    load, gangs = "offered load", ", ".join(f"{size}" for size, _ in jobs.gpu_counts)
+    what = (
         f"gangs of {gangs} GPUs, mean run time {jobs.mean_duration_s:g} s and at most {jobs.duration_cap_s:g} s times"
         " the first of these"
     )
-    share = "" if jobs.until == 1.0 else f"the first {jobs.until:.0%} of "
-    what = f"stretches of {share}{Path(jobs.trace).name}" if jobs.trace else drawn
+    if jobs.trace:
+        share = "" if jobs.until == 1.0 else f"the first {jobs.until:.0%} of "
+        what = f"stretches of {share}{Path(jobs.trace).name}"
+    elif jobs.own:
+        load, what = "load of these worlds times", "jobs and models of these worlds"
     return (
         f"Trained on {', '.join((env.cluster, *env.more_clusters))} with {env.schedulers} scheduler(s), decisions every"
-        f" {env.interval_s:g} s times {span(jobs.pace)} times {span(env.interval_factor)}, offered load"
+        f" {env.interval_s:g} s times {span(jobs.pace)} times {span(env.interval_factor)}, {load}"
         f" {span(jobs.load)}, {env.interference} interference times {span(env.contention)}, {what}, exact durations."
         " Beyond these nothing is known but what is measured."
         + _describe_start(config.start)

@@ -57,9 +57,11 @@ class WorkloadConfig:
     def rules(self) -> Rules:
         """What must hold of several of these together. UserError on an unknown mix."""
         get_mix(self.mix)
-        alone = (not (self.own and self.trace), "own: jobs of worlds, or those of a trace, not both")
-        return [alone] + [
-            rule_of_rising(name, getattr(self, name)) for name in ("load", "home_skew", "gang_tilt", "pace")
+        alone = not (self.own and (self.trace or self.trace_gpu))
+        rising = [rule_of_rising(name, getattr(self, name)) for name in ("load", "home_skew", "gang_tilt", "pace")]
+        return [
+            (alone, "own: the jobs are those of worlds; leave out trace and trace_gpu"),
+            *rising,
         ]
 
 

@@ -134,6 +134,8 @@ MISTAKES = [  # text of the file, what the message must say
     ("workload: {gang_tilt: [0.5, 0.0]}", ["workload", "gang_tilt", "rising"]),
     ("workload: {pace: [0.0, 1.0]}", ["workload", "pace", "> 0"]),
     ("workload: {pace: [2.0, 1.0]}", ["workload", "pace", "rising"]),
+    ("workload: {own: true, trace_gpu: V100}", ["workload", "own", "trace_gpu"]),
+    ("workload: {own: true, trace: a.csv}", ["workload", "own", "trace"]),
     ("workload: {mix: heavy}", ["workload", "mix", "'heavy'", "network-heavy"]),
     ("workload: {mix: 'bert,alexnet'}", ["workload", "'alexnet'", "vgg16"]),
     ("env: {rounds: 0}", ["env", "rounds", "at least 1"]),

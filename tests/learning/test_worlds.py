@@ -14,6 +14,7 @@ from jaxsched.dynamics.reference import on_reference, profiles_on
 from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
 from jaxsched.learning import validation
+from jaxsched.learning.config import describe_limits
 from jaxsched.learning.draws import Draw, draw_state, draw_worlds, params_axes, params_of, params_of_all
 from jaxsched.learning.validation import validation_worlds
 from jaxsched.learning.worlds import make_worlds
@@ -266,6 +267,8 @@ def test_worlds_may_be_trained_on_with_jobs_and_models_of_their_own(config):
         end_s = jobs.arrival[-1] * float(params.interval_s) - jobs.lead_s[-1]
         assert busy(jobs, end_s) == pytest.approx(LOAD * busy(world.jobs, np.ptp(world.jobs.submit_s)), rel=1e-3)
         assert float(own.worth[number]) == pytest.approx(1 / mean_jobs(world))
+    limits = describe_limits(config)
+    assert "jobs and models of these worlds" in limits and "load of these worlds times" in limits, limits
     axes = params_axes(own)
     assert axes.profiles.compute_s == 0 and params_of_all(own, draws_of(count=3)).profiles.compute_s.shape[0] == 3
 
