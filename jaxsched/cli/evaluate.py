@@ -162,7 +162,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
             self._draw(comparison, decisions, write)
             show(comparison)
         if self.record is not None:
-            from jaxsched.learning.card import record
+            from jaxsched.evaluation.tables import record
 
             record(self.record, self.command(), comparison)
             print(f"recorded in the card of {self.record}")

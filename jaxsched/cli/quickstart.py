@@ -57,8 +57,8 @@ class Quickstart:
         from jaxsched.cli.output import Display, show
         from jaxsched.cli.train import compiling, reporter
         from jaxsched.evaluation import figures
+        from jaxsched.evaluation.tables import record
         from jaxsched.io.files import write_text
-        from jaxsched.learning.card import record
         from jaxsched.learning.config import load_config, quickstart_config
         from jaxsched.learning.devices import provide_devices
         from jaxsched.learning.loop import METRICS_FILE, train_or_resume

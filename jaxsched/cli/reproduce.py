@@ -77,8 +77,8 @@ class Reproduce:
 
     def _run(self) -> None:
         from jaxsched import shipped
+        from jaxsched.evaluation.tables import table_beside_card
         from jaxsched.io.files import check_folder
-        from jaxsched.learning.card import table_beside_card
         from jaxsched.machine import versions
         from jaxsched.policies import evolved
 
@@ -249,7 +249,7 @@ def _evaluation(entry: "Evaluation", folder: Path) -> "Evaluate":
     from jaxsched.cli.errors import parse_command
     from jaxsched.cli.evaluate import Evaluate
     from jaxsched.errors import UserError
-    from jaxsched.learning.card import CHECKPOINT
+    from jaxsched.evaluation.tables import CHECKPOINT
     from jaxsched.policies.registry import parse
 
     try:
@@ -268,7 +268,7 @@ def _evaluated(
     entry: "Evaluation", evaluate: "Evaluate", old: str, new: str
 ) -> list[tuple[str, float | None, float | None]]:
     """Mean JCTs of one recorded evaluation, then and now; the command is run with the new policy."""
-    from jaxsched.learning.card import CHECKPOINT
+    from jaxsched.evaluation.tables import CHECKPOINT
 
     policies = tuple(new if name == CHECKPOINT else name for name in evaluate.policies)
     comparison = dataclasses.replace(evaluate, policies=policies).compared()

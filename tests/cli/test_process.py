@@ -15,7 +15,7 @@ from jaxsched.cli.main import main
 from jaxsched.cli.output import Display, still_at
 
 ROOT = Path(__file__).parents[2]
-CHECK = [sys.executable, "-m", "jaxsched.cli", "check"]
+CHECK = [sys.executable, "-m", "jaxsched", "check"]
 TRACE = "job_id,submit_time_s,num_gpus,duration_s\na,0,1,60\nb,10,2,60\n"
 # A suite in the background has it ignored.
 UNIGNORED = "import os, signal, sys; signal.signal(2, signal.SIG_DFL); print('begins', flush=True); "
