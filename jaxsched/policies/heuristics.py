@@ -99,6 +99,7 @@ def _within(choose: Callable[[View, JobSpec], View], rule: Rule) -> Rule:
 
 
 _NO_SCORE = 2**30  # more than any
+SHARE = 5 / 32  # of all places of windows side by side at which a job is looked at together: an eighth holds one
 Chosen = tuple[Bool[Array, "P"], Int32[Array, "P"], Int32[Array, "P NK"], Int32[Array, "P"]]
 
 
@@ -160,7 +161,7 @@ def _choose_cheapest(
         return cost, on.workers[choice], on.gpu[choice]
 
     parts = with_step_times(params, window), relative
-    cost, workers, gpu = of_parts(parts, window.some, best, everywhere(nothing, window.some))
+    cost, workers, gpu = of_parts(parts, window.some, best, everywhere(nothing, window.some), share=SHARE)
     rank = jnp.argmin(cost, 1).astype(jnp.int32)
     pick = functools.partial(jnp.take_along_axis, axis=1)
     placed = pick(cost, rank[:, None])[:, 0] < _NO_SCORE
@@ -184,7 +185,8 @@ def _choose_first(
         return good & on.valid[choice], on.workers[choice]
 
     if not on_cpu():  # all jobs of the windows at once
-        accepted, options = of_parts(parts, window.some, best_offer, everywhere(nothing, window.some))
+        blank = everywhere(nothing, window.some)
+        accepted, options = of_parts(parts, window.some, best_offer, blank, share=SHARE)
         taken, rank = accepted.any(1), jnp.argmax(accepted, 1).astype(jnp.int32)
         workers = jnp.take_along_axis(options, rank[:, None, None], 1)[:, 0]
         return taken, jnp.where(taken, rank, 0), jnp.where(taken[:, None], workers, 0), no_gpu
