@@ -145,12 +145,14 @@ def _map_in_blocks(
     count = valid.shape[0]
     if count <= BLOCK:
         return predict(options)
-    place, blocks = jnp.cumsum(valid) - 1, -(-count // BLOCK)
-    index = jnp.argmax(valid & (place == jnp.arange(blocks * BLOCK)[:, None]), -1)
-    packed = jax.tree.map(lambda leaf: leaf[index].reshape(blocks, BLOCK, *leaf.shape[1:]), options)
-    needed = jnp.arange(blocks) * BLOCK <= place[-1]
-    start = tuple(jnp.full((blocks, BLOCK), value) for value in others)
-    found = of_parts(packed, needed, lambda part, _: predict(part), start, share=SHARE)
+    place, starts = jnp.cumsum(valid) - 1, jnp.arange(0, count, BLOCK)
+
+    def block(start: Array, _: Array) -> tuple[Array, ...]:
+        index = jnp.argmax(valid & (place == start + jnp.arange(BLOCK)[:, None]), -1)
+        return predict(jax.tree.map(lambda leaf: leaf[index], options))
+
+    void = tuple(jnp.full((len(starts), BLOCK), value) for value in others)
+    found = of_parts(starts, starts <= place[-1], block, void, share=SHARE)
     return tuple(jnp.where(valid, new.reshape(-1)[jnp.maximum(place, 0)], old) for new, old in zip(found, others))
 
 
