@@ -22,7 +22,6 @@ from jaxsched.simulation.settings import Settings
 UNITS = (("s", 1.0), ("min", 60.0), ("h", 3600.0))
 _LEAST = 10.0  # of the least mean JCT, in the table's unit
 CHECKPOINT = "CHECKPOINT"  # in a command that a card records, the policy that the card is of
-_WAIT_S = 30.0  # for another process that records, too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -299,7 +298,7 @@ def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None
         "jobs": report["jobs"],
         "versions": comparison.versions,
     }
-    with locked(folder, wait_s=_WAIT_S):  # another evaluation may be about to add its own
+    with locked(folder, wait_s=30.0):  # another evaluation may be about to add its own
         what = cards.what_of(folder) or WHAT
         kept = [one for one in cards.read_card(folder, what).get("figures", []) if one["command"] != text]
         cards.update(folder, what, figures=[*kept, entry])

@@ -52,8 +52,7 @@ def make_worlds(env: EnvironmentConfig, workload: WorkloadConfig, reward: Reward
     first = renumber_types(pad(clusters[0], common_shape(clusters)), stacked.gpu_types)
     params = base_params(env, reward, first)
     jobs = sampler(workload, env.interval_s, total_gpus(clusters[0]))
-    past = models = speeds = None
-    worth = jnp.ones_like(gpus)
+    past, models, speeds, worth = None, None, None, jnp.ones_like(gpus)
     if workload.own:
         past, models, gpus = _own_jobs(names, found, stacked.gpu_types)
         worth = jnp.array([1.0 / mean_jobs(world) for world in found if world], jnp.float32)
