@@ -59,10 +59,7 @@ class WorkloadConfig:
         get_mix(self.mix)
         alone = not (self.own and (self.trace or self.trace_gpu))
         rising = [rule_of_rising(name, getattr(self, name)) for name in ("load", "home_skew", "gang_tilt", "pace")]
-        return [
-            (alone, "own: the jobs are those of worlds; leave out trace and trace_gpu"),
-            *rising,
-        ]
+        return [(alone, "own: the jobs are those of worlds; leave out trace and trace_gpu"), *rising]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
