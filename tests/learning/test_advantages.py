@@ -177,6 +177,20 @@ def test_every_reward_is_gain_plus_change_of_potential_shared(config, intervals_
             np.testing.assert_allclose(experience.reward[t, e], shared, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
+def test_rewards_count_by_what_their_world_is_worth(setting, state):
+    worth = np.array([1.0, 0.25, 3.0], np.float32)[: len(setting.worlds.gpus)]
+
+    @jax.jit
+    def rewards(worth):
+        few = setting.rollout._replace(steps=12, worlds=setting.worlds._replace(worth=worth))
+        return rollout.collect(jax.random.key(7), few, state.weights, state.draws, state.worlds)[1].reward
+
+    plain, weighed = rewards(np.ones_like(worth)), rewards(worth)
+    np.testing.assert_allclose(weighed, plain * worth[state.draws.cluster][:, None], rtol=1e-6)
+    assert (np.asarray(plain) != 0).any((0, 2)).all() and len({*np.asarray(state.draws.cluster).tolist()}) > 1
+
+
 def test_shaping_telescopes_apart_from_arrivals(config, intervals_s, history, played, state):
     """What shaping adds up to does not depend on what was decided, but for the state at the end."""
     states, gains = history
