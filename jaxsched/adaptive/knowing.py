@@ -39,11 +39,13 @@ def predict(
 def fit_to(seen: Float64[np.ndarray, "S 4"], width: int) -> Float64[np.ndarray, "7"]:
     """The numbers that suit what was seen best, by SciPy's L-BFGS-B from a fixed start.
 
+    Seconds count to the nanosecond: in the last bits they differ between processors, and the search would enlarge that.
+
     Args:
         seen: GPUs (on the fewest nodes), local batch, seconds of a pass and of a step.
         width: GPUs of a node.
     """
-    gpus, local, pass_s, step_s = seen.T
+    gpus, local, pass_s, step_s = np.round(seen.T, 9)
     nodes = np.ceil(gpus / width)
     network = [0.1 * step_s.mean(), 0.01 * step_s.mean()]
     start = np.array([pass_s.mean() / 2, (pass_s / local).mean() / 2, *network, *network, 1.1])
