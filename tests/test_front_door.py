@@ -54,9 +54,7 @@ def test_a_policy_is_put_together_from_a_rule_and_a_queue():
     assert whole == parse("pack:las+consolidate+preempt+h0.5")
     assert jaxsched.policy("pack", order=Discipline(order="sjf", backfill=True)) == parse("pack:sjf+backfill")
     assert jaxsched.policy("pack", order="las", preempt=True) == parse("pack:las+preempt")
-    for given, (value, words) in {
-        "quue": (1, "policy: unknown 'quue'; it may have queue, forward"),
-    }.items():
+    for given, (value, words) in {"quue": (1, "policy: unknown 'quue'; it may have queue, forward")}.items():
         with pytest.raises(UserError, match=words):
             jaxsched.policy("pack", **{given: value})
     assert jaxsched.policy("match", backfill=True).spec == jaxsched.policy("match").spec, "by its own order"

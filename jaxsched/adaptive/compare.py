@@ -128,11 +128,7 @@ def _part(command: Any, inventory: Inventory, rows: Int[np.ndarray, "N"], schedu
 
 
 def play_parts(
-    policy: AllocationPolicy,
-    apps: Mapping[str, Application],
-    jobs: Sequence[Job],
-    parts: Sequence[Part],
-    rules: Rules,
+    policy: AllocationPolicy, apps: Mapping[str, Application], jobs: Sequence[Job], parts: Sequence[Part], rules: Rules
 ) -> Result:
     """Every scheduler plays its jobs, round robin in the order of submission, on its nodes; see docs/semantics.md."""
     whole, count = np.zeros((4, len(jobs))), sum(len(part.schedulers) for part in parts)

@@ -16,10 +16,7 @@ from jaxsched.adaptive.tables import EVERY_NODES
 from jaxsched.pytree import Pytree, static
 
 # (world, state, GPUs of every job, their types, places in the order) -> GPUs on every node
-Placing = Callable[
-    [AdaptiveWorld, State, Int[Array, "J"], Int[Array, "J"], Int[Array, "J"]],
-    Int[Array, "J N"],
-]
+Placing = Callable[[AdaptiveWorld, State, Int[Array, "J"], Int[Array, "J"], Int[Array, "J"]], Int[Array, "J N"]]
 
 
 def most_free(

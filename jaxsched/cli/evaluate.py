@@ -279,10 +279,7 @@ def evaluate_worlds(command: "Evaluate", worlds: str) -> None:
         if passed_s > EVERY_S:  # nothing is said of what takes a moment
             display.more("drawing", done, total, passed_s, "worlds")
 
-    with (
-        choose_executor(command.on, command.ask, JOBS_FOLDER) as executor,
-        RunDisplay(names, jobs) as display,
-    ):
+    with choose_executor(command.on, command.ask, JOBS_FOLDER) as executor, RunDisplay(names, jobs) as display:
         found = compare_worlds(
             choice,
             command.policies,

@@ -46,13 +46,7 @@ class FitPlans:
     def run(self) -> None:
         """Read, fit, write. UserError on any mistake, before the fit."""
         from jaxsched.calibration.data import check_out, provenance
-        from jaxsched.calibration.transformer import (
-            errors,
-            fit_constants,
-            mean_flop_s,
-            read_iterations,
-            save_constants,
-        )
+        from jaxsched.calibration.transformer import errors, fit_constants, mean_flop_s, read_iterations, save_constants
         from jaxsched.errors import UserError
         from jaxsched.workload.transformer import CONSTANTS, WHAT, predict_iteration_s
 

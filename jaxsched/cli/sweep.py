@@ -212,14 +212,7 @@ class Plot:
         from jaxsched.evaluation.figures import check_figure, intervals, lines
         from jaxsched.io.files import check_outputs
         from jaxsched.sweeps.records import read_records
-        from jaxsched.sweeps.tables import (
-            are_runs,
-            curves,
-            curves_of_runs,
-            figure_named,
-            group_along_axis,
-            rank_groups,
-        )
+        from jaxsched.sweeps.tables import are_runs, curves, curves_of_runs, figure_named, group_along_axis, rank_groups
 
         if not self.files:
             raise UserError("plot: give a sweep, or folders of trainings")

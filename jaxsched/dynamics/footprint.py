@@ -163,12 +163,7 @@ def _planned_comm_s(best: Best, plans: PatternTable) -> Float32[Array, "models"]
 
 
 def footprint(
-    cluster: Cluster,
-    best: Best,
-    profiles: Profiles,
-    job: JobSpec,
-    workers: Int[Array, "N K"],
-    ps: Int[Array, "N K"],
+    cluster: Cluster, best: Best, profiles: Profiles, job: JobSpec, workers: Int[Array, "N K"], ps: Int[Array, "N K"]
 ) -> Footprint:
     """The footprint of one job on one partition (no leading P axis), by its tasks per GPU group."""
     gpus = (workers * job.gpus_per_worker).astype(jnp.float32)

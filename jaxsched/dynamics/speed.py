@@ -112,11 +112,7 @@ def step_time_of(interference: Interference, jobs: Occupants, total: Float32[Arr
 
 
 def step_time_with(
-    interference: Interference,
-    jobs: Occupants,
-    total: Float32[Array, "M"],
-    now: StepTime,
-    added: Float32[Array, "M C"],
+    interference: Interference, jobs: Occupants, total: Float32[Array, "M"], now: StepTime, added: Float32[Array, "M C"]
 ) -> StepTime:
     """Step times, leaves [C, R], of the running jobs of one partition if each of C placements were added.
 
@@ -231,10 +227,7 @@ def _on_link(interference: Interference, jobs: Occupants, use: Array, seconds: A
 
 
 def _factor(
-    interference: Interference,
-    jobs: Sensitivity,
-    use: Sequence[Array] | Array,
-    total: Sequence[Array] | Array,
+    interference: Interference, jobs: Sensitivity, use: Sequence[Array] | Array, total: Sequence[Array] | Array
 ) -> Array:
     """How much longer computation takes on a group, given own and all use of its CPU and PCIe, in this order."""
 

@@ -57,9 +57,7 @@ def findings(params: EnvParams, state: State) -> tuple[Finding, ...]:
     if state.shares:
         held += (state.shared > 0).sum(-1, dtype=jnp.int32)
         asked, _ = take(
-            jnp.zeros_like(state.shared),
-            jnp.where(active, running.gpu, -1),
-            jobs.milli[jnp.maximum(running.job, 0)],
+            jnp.zeros_like(state.shared), jnp.where(active, running.gpu, -1), jobs.milli[jnp.maximum(running.job, 0)]
         )
         wrong = ((asked != state.shared) | (asked > WHOLE)).any((1, 2, 3))
     gpus = params.cluster.group_gpus

@@ -44,11 +44,7 @@ def weigh_openings(
         wanted &= suits(params, state, keys)
     can_start &= wanted[p, :, p]
     stays = jnp.zeros_like(can_start) if queue.faster else can_start
-    return (
-        can_start,
-        movable(state, params, stays, consolidate=queue.consolidate, racks=queue.racks) & wanted,
-        passed,
-    )
+    return (can_start, movable(state, params, stays, consolidate=queue.consolidate, racks=queue.racks) & wanted, passed)
 
 
 class Passed(Pytree):

@@ -300,12 +300,7 @@ def t_quantile(freedom: int) -> float:
     if freedom <= len(_T95):
         return _T95[freedom - 1]
     z = _Z95
-    terms = (
-        z,
-        (z**3 + z) / 4,
-        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
-        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
-    )
+    terms = (z, (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96, (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384)
     return sum(term / freedom**power for power, term in enumerate(terms))
 
 

@@ -145,11 +145,7 @@ def _gpus(cluster: Cluster) -> tuple[dict[tuple[int, int, int], int], list[int]]
 
 
 def _run(
-    row: PolicyResult,
-    cluster: Cluster,
-    gpus: dict[tuple[int, int, int], int],
-    params: EnvParams,
-    settings: Settings,
+    row: PolicyResult, cluster: Cluster, gpus: dict[tuple[int, int, int], int], params: EnvParams, settings: Settings
 ) -> dict[str, Any]:
     result = row.outcomes[0]
     spans, attempts = spans_of(result, cluster), result.attempts

@@ -161,10 +161,7 @@ def _rules(config: TrainConfig) -> Rules:
     ppo, env, jobs, check = config.ppo, config.env, config.workload, config.validation
     slots = env.running_slots + env.queue_slots + jobs.jobs
     return [
-        (
-            check.seeds % ppo.shards == 0,
-            f"ppo: {ppo.shards} shards must divide validation: seeds ({check.seeds})",
-        ),
+        (check.seeds % ppo.shards == 0, f"ppo: {ppo.shards} shards must divide validation: seeds ({check.seeds})"),
         (
             config.queue.order in BASIC and not config.queue.preempt,
             f"queue: order must be one of {', '.join(BASIC)}, without preempt: the others are for the event loop",

@@ -18,17 +18,7 @@ from jaxsched.env.knowledge import ESTIMATES
 from jaxsched.env.observation import Choice, Menu, Observation, observe
 from jaxsched.env.queues import Discipline, check_shown, order_keys
 from jaxsched.env.reservations import weigh_openings
-from jaxsched.env.state import (
-    FORWARD,
-    PLACE,
-    POSSIBLE,
-    Action,
-    EnvConfig,
-    EnvParams,
-    State,
-    make_params,
-    wait_action,
-)
+from jaxsched.env.state import FORWARD, PLACE, POSSIBLE, Action, EnvConfig, EnvParams, State, make_params, wait_action
 from jaxsched.policies.base import Act, find_faster, or_faster, place_or_forward
 from jaxsched.policies.filling import ahead
 from jaxsched.policies.looking_ahead import Hope, look_ahead

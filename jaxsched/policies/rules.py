@@ -8,13 +8,7 @@ from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, Num, PRNGKeyArray, Shaped
 
 from jaxsched.border import checked
-from jaxsched.cluster.hardware import (
-    Cluster,
-    ahead_in_rack,
-    block_of_racks,
-    room_of_racks,
-    workers_within,
-)
+from jaxsched.cluster.hardware import Cluster, ahead_in_rack, block_of_racks, room_of_racks, workers_within
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import Layout, layout_of
 from jaxsched.dynamics.traffic import rack_matrix, ring_bytes
@@ -163,11 +157,7 @@ def lowest(key: Int32[Array, "places"], mask: Bool[Array, "places"]) -> Bool[Arr
 
 
 def container(
-    view: View,
-    job: JobSpec,
-    group_key: Int32[Array, "NK"],
-    server_key: Int32[Array, "N"],
-    rack_key: Int32[Array, "T"],
+    view: View, job: JobSpec, group_key: Int32[Array, "NK"], server_key: Int32[Array, "N"], rack_key: Int32[Array, "T"]
 ) -> Bool[Array, "NK"]:
     """The smallest of group, server, rack, partition that fits the gang; of several the one of lowest key."""
     layout = layout_of(view.cluster)

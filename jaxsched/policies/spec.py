@@ -158,10 +158,7 @@ def _mistakes(of: PolicySpec) -> list[tuple[bool, str]]:
             of.rule == MATCH and queue.preempt and of.lifetimes,
             "'lifetime' goes by run times, with 'preempt' all jobs count the same",
         ),
-        (
-            queue.reserve and not passed,
-            "'reserve' needs a queue order and 'backfill': it holds back who would pass",
-        ),
+        (queue.reserve and not passed, "'reserve' needs a queue order and 'backfill': it holds back who would pass"),
         (
             of.seek is not None and (of.forward != TO_ANY or queue.preempt or not passed),
             f"'seek' needs {TO_ANY!r}, 'backfill' and an order, and no 'preempt'",

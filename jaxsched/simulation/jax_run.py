@@ -21,12 +21,7 @@ from jaxsched.simulation.device import bring_here
 from jaxsched.simulation.engine import Progress, Report, Stopped, explain_overdue
 from jaxsched.simulation.jax_program import CHUNK_STEPS, ChunkSummary, Fitting, Program, resize
 from jaxsched.simulation.outcome import Outcome, RunStats, outcome
-from jaxsched.simulation.settings import (
-    PlayedWorld,
-    Settings,
-    explain_horizon,
-    pairs_of,
-)
+from jaxsched.simulation.settings import PlayedWorld, Settings, explain_horizon, pairs_of
 from jaxsched.workload.catalogue import Catalogue, get_catalogue
 from jaxsched.workload.jobs import JobList, pad_table, to_table
 

@@ -49,12 +49,7 @@ class Attempts:
 
 
 def attempts_of_log(
-    log: Log,
-    now: Any,
-    finish_s: Float64[np.ndarray, "J"],
-    end_s: float,
-    interval_s: float,
-    restart_s: float,
+    log: Log, now: Any, finish_s: Float64[np.ndarray, "J"], end_s: float, interval_s: float, restart_s: float
 ) -> Attempts:
     """The attempts of a run from the log of its starts.
 

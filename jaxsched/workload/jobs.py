@@ -366,14 +366,7 @@ def to_table(
 
 
 # What a padding row holds: never arrives, and harmless where it is computed with all the same.
-_PADDING = {
-    "arrival": NEVER,
-    "duration_s": 1.0,
-    "estimate_s": 1.0,
-    "workers": 1,
-    "gpus_per_worker": 1,
-    "milli": WHOLE,
-}
+_PADDING = {"arrival": NEVER, "duration_s": 1.0, "estimate_s": 1.0, "workers": 1, "gpus_per_worker": 1, "milli": WHOLE}
 
 
 def pad_table(table: JobTable, size: int) -> JobTable:

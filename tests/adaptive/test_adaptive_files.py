@@ -44,10 +44,7 @@ def folder(tmp_path_factory):
         ("name,time\na,1\n", "no column application"),
         (f"{HEADER}\n", "no jobs"),
         (f"{HEADER},colour\na,1,small,1,16,red\n", "the column colour means nothing here"),
-        (
-            f"{HEADER}\na,1,huge,1,16\n",
-            "line 2, application: 'huge' should be the name of a folder of profiles",
-        ),
+        (f"{HEADER}\na,1,huge,1,16\n", "line 2, application: 'huge' should be the name of a folder of profiles"),
         (f"{HEADER}\na,1,small,1,4\n", "line 2, batch_size: '4' should be at least 8, the smallest"),
         (f"{HEADER}\na,1,small,1,999\n", "line 2, batch_size: '999' should be at most 64"),
         (f"{HEADER}\na,-1,small,1,16\n", "line 2, time: '-1' should be a finite number >= 0"),
@@ -162,10 +159,7 @@ def test_no_job_beyond_its_range_and_shares_of_policies_of_files(folder, tmp_pat
     [
         (["--interference", "thin"], "unknown interference model 'thin'"),
         (["--interference", "none", "--load", "0.5"], "--load: has no effect with --profiles"),
-        (
-            ["--interference", "none", "--knows", "nothing"],
-            "--knows nothing: with --profiles jobs know",
-        ),
+        (["--interference", "none", "--knows", "nothing"], "--knows nothing: with --profiles jobs know"),
         (["--interference", "none", "--knows", "history"], "--knows history: equal cannot go by what jobs predict"),
         (["--interference", "none", "--policy", "pack"], "'pack' is no policy for jobs with profiles; give tiresias"),
     ],

@@ -56,10 +56,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
     [
         (["evaluate", "--workload", "missing.csv"], "missing.csv: no such file"),
         (["check", "missing"], "missing: no such file or folder"),
-        (
-            ["placement", "fit", "--data", "missing.csv", "--out", QUICKSTART],
-            "holds something else",
-        ),
+        (["placement", "fit", "--data", "missing.csv", "--out", QUICKSTART], "holds something else"),
         (["interference", "fit", "--data", "missing.csv", "--out", QUICKSTART], "holds something else"),
         (["sweep", "missing.yaml", "--memory"], "--memory: is for --plan"),
         (["bench", "--clusters", "--no-training"], "--clusters, --num-envs: should name at least one each"),

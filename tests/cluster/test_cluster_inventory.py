@@ -208,10 +208,7 @@ def test_a_cluster_file_can_ask_for_a_fat_tree(write):
         ("{servers: [{}], schedulers: 2}", ["{path}: schedulers is 2", "from 1 to 1"]),
         ("{servers: [{}], schedulers: two}", ["{path}: schedulers: 'two' should be of type int or None"]),
         (NAMED + "{a: 3, b: 4}}", ["{path}: partitions: the counts sum to 7", "must sum to 6, the servers"]),
-        (
-            NAMED + "{a: [server1], b: 6}}",
-            ["sum to 6", "sum to 5, the servers that no partition names, of 6"],
-        ),
+        (NAMED + "{a: [server1], b: 6}}", ["sum to 6", "sum to 5, the servers that no partition names, of 6"]),
         (NAMED + "{a: [server9], b: 5}}", ["partitions: a: unknown server 'server9'", "server0 to server5"]),
         (NAMED + "{a: [server1], b: [server1], c: 4}}", ["partitions: b: server1 is in a already"]),
         (NAMED + "{a: 0, b: 6}}", ["{path}: partitions: {'a': 0, 'b': 6} should be of type int >= 1"]),

@@ -232,9 +232,7 @@ def test_every_number_sweeps(name, pool):
     """Three values in one program give what three programs give, and the value matters."""
     swept = SWEEPS[name](PARAMS)
     params = jax.tree.map(
-        lambda leaf, base: leaf if leaf.ndim > base.ndim else jnp.broadcast_to(leaf, (3, *leaf.shape)),
-        swept,
-        PARAMS,
+        lambda leaf, base: leaf if leaf.ndim > base.ndim else jnp.broadcast_to(leaf, (3, *leaf.shape)), swept, PARAMS
     )
     rng = np.random.default_rng(5)
     jobs = dataclasses.replace(strategies.random_jobs(rng, 24), submit_s=np.zeros(24))  # all at once

@@ -54,11 +54,7 @@ def test_runs_with_failures(shape, data):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spec", "checkpoint_s"),
-    [
-        pytest.param(STOPPING, 41.3, marks=pytest.mark.long),
-        ("pack:area+backfill", 0.0),
-    ],
+    ("spec", "checkpoint_s"), [pytest.param(STOPPING, 41.3, marks=pytest.mark.long), ("pack:area+backfill", 0.0)]
 )
 def test_what_must_hold_when_servers_fail(spec, checkpoint_s):
     """No GPU of a server that is out is held, nobody is lost, and no more work is lost than since the checkpoint."""

@@ -79,12 +79,7 @@ def recursion(servers: int, submit: np.ndarray, duration: np.ndarray) -> np.ndar
 def compiled(servers: int, lanes: int):
     """`(params, tables) -> boundaries of the starts, int32[lanes, jobs]`."""
     config = EnvConfig(
-        running_slots=servers,
-        queue_slots=128,
-        rounds=servers + 1,
-        early_stop=True,
-        skip_idle=True,
-        largest_worker=1,
+        running_slots=servers, queue_slots=128, rounds=servers + 1, early_stop=True, skip_idle=True, largest_worker=1
     )
     policy = parse("first-fit")
 

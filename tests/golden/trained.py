@@ -31,10 +31,7 @@ CONFIGS = {
         },
     },
 }  # fmt: skip
-EVOLVED = {
-    "levels": "--learn levels",
-    "seeking": "--learn seeking --schedulers 3 --max-forwards 4",
-}
+EVOLVED = {"levels": "--learn levels", "seeking": "--learn seeking --schedulers 3 --max-forwards 4"}
 _CARD = ("levels", "margin", "numbers", "ratio", "curve", "generation")
 
 

@@ -16,16 +16,7 @@ from jaxsched.networks.hierarchy import SchedulerNetwork
 from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_policy, save_policy
 from jaxsched.policies.learned import learned_policy, sizes_of
 from tests.support import strategies
-from tests.support.learned_runs import (
-    CONFIG,
-    NET,
-    QUEUE,
-    busy_case,
-    jit_offered,
-    mid_run_state,
-    noisy,
-    shaped,
-)
+from tests.support.learned_runs import CONFIG, NET, QUEUE, busy_case, jit_offered, mid_run_state, noisy, shaped
 
 
 @pytest.mark.slow

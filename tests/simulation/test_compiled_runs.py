@@ -60,10 +60,7 @@ def outcomes(name: str, cluster, jobs: JobList, specs=SPECS, **changes):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("topology", "changes"),
-    few(WORLDS[:1], WORLDS),
-)
+@pytest.mark.parametrize(("topology", "changes"), few(WORLDS[:1], WORLDS))
 def test_jobs_go_as_in_the_environment(topology, changes):
     cluster = get_cluster(topology, 2)
     jobs, slow, alike = jobs_for(cluster), 0, 0

@@ -84,12 +84,7 @@ def test_who_asks_for_more_than_any_server_has_is_rejected_with_the_reason():
     assert rejections(run) == {"larger than any partition in GPUs, CPUs or memory": 1}
     jobs = dataclasses.replace(jobs, memory_mib=np.full(2, 5000))
     with pytest.raises(UserError, match="a worker asks for 0 CPU cores and 5000 MiB or more, a server has 32 and 4000"):
-        simulate(
-            parse_all(["pack"]),
-            two_servers(4000),
-            [jobs],
-            Settings(),
-        )
+        simulate(parse_all(["pack"]), two_servers(4000), [jobs], Settings())
 
 
 def test_columns_are_read_and_written(tmp_path):

@@ -10,13 +10,7 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.event_loop import Run
-from jaxsched.event_loop.search import (
-    BelievedState,
-    Choice,
-    SearchedRun,
-    believe_estimates,
-    find_waiting_jobs,
-)
+from jaxsched.event_loop.search import BelievedState, Choice, SearchedRun, believe_estimates, find_waiting_jobs
 from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.policies.registry import parse

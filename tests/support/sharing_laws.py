@@ -45,10 +45,7 @@ def by_hand(table: SharingTable) -> contention.Law:
             y = (softplus(s) * x) @ softplus(t.laws.mix[a])
             z = s @ t.laws.gate[a] + t.laws.bias[a]
             half = len(z) // 2
-            rise = np.append(
-                (softplus(z + y) - softplus(z))[:half],
-                (np.tanh(z + y) - np.tanh(z))[half:],
-            )
+            rise = np.append((softplus(z + y) - softplus(z))[:half], (np.tanh(z + y) - np.tanh(z))[half:])
             ratios.append(1 / (1 + rise @ softplus(t.laws.gain[a])))
         return 1 / float(np.mean(ratios))
 

@@ -112,10 +112,7 @@ INFORMED = {
         "first-fit:gittins+preempt+h0.5",
         "load-balance:themis+backfill+preempt+h1",
     ),
-    "two": (
-        "pack:gittins+backfill+preempt+consolidate+spread",
-        "contention-aware:themis+backfill+preempt+forward",
-    ),
+    "two": ("pack:gittins+backfill+preempt+consolidate+spread", "contention-aware:themis+backfill+preempt+forward"),
 }
 # Of these jobs move to faster GPUs, also where no job is queued: no boundary may be passed over.
 FASTER = {

@@ -27,13 +27,7 @@ from tests.oracle.preemption import Preemption
 from tests.support.random_cases import INTERVALS_S, SHAPES, Case, Shape, pad_cluster, random_case, random_jobs
 from tests.support.specs import GREEDY, SPECS
 
-__all__ = [
-    "Case",
-    "Shape",
-    "pad_cluster",
-    "random_case",
-    "random_jobs",
-]
+__all__ = ["Case", "Shape", "pad_cluster", "random_case", "random_jobs"]
 
 STATUS = ("queued", "running", "finished")  # of Records.status; queued covers backlog and not yet arrived
 

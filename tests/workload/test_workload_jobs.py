@@ -72,9 +72,7 @@ def test_take_by_slice_positions_and_mask():
 
 
 @given(
-    gaps=st.lists(st.floats(0, 1e6), min_size=1, max_size=20),
-    load=st.floats(0.01, 10),
-    total=st.integers(1, 10_000),
+    gaps=st.lists(st.floats(0, 1e6), min_size=1, max_size=20), load=st.floats(0.01, 10), total=st.integers(1, 10_000)
 )
 def test_rescale_to_load_is_exact_and_keeps_proportions(gaps, load, total):
     gaps[0] += 1.0

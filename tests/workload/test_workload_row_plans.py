@@ -78,11 +78,7 @@ def test_without_its_models_it_is_refused(trace):
             "line 2, plan: tensor 8 * data 1 * pipeline 16 = 128 GPUs; it should be",
         ),
         ("llama2_70b,8,,,", "llama2_70b,16,5,,", "16 * data 1 * pipeline 5 = 80 GPUs; it should be the 64 of num_gpus"),
-        (
-            "llama2_70b,8,,,",
-            "llama2_70b,,,3,",
-            "global_batch 128: should be a multiple of micro_batch times data",
-        ),
+        ("llama2_70b,8,,,", "llama2_70b,,,3,", "global_batch 128: should be a multiple of micro_batch times data"),
         ("llama2_70b,8,,,", "llama2_70b,1,1,,", "line 2, plan: a GPU holds 432.8 GB"),
         ("llama2_70b,8,,,", "bert,8,,,", "line 2, model: 'bert' should be one of gpt3_5b, gpt3_20b"),
         ("2,tree", "2,star", "line 3, all_reduce 'star': should be one of ring, hierarchical, tree"),

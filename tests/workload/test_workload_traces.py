@@ -133,10 +133,7 @@ def test_byte_order_mark_blank_lines_and_columns_in_another_order(write):
 ROW_ERRORS = [
     (NATIVE + "a,0,1,10\nb,nan,1,10\n", r"line 3, submit_time_s: 'nan' should be a finite number >= 0"),
     (NATIVE + "a,0,1,inf\n", r"line 2, duration_s: 'inf' should be a finite number > 0"),
-    (
-        NATIVE_MILLI + "a,0,2,9,500\n",
-        r"gpu_milli: '500' should be 1000 thousandths",
-    ),
+    (NATIVE_MILLI + "a,0,2,9,500\n", r"gpu_milli: '500' should be 1000 thousandths"),
     (NATIVE_MILLI + "a,0,1,9,1001\n", r"gpu_milli: '1001' should be 1000 thous"),
     (OPENB + "a,1,1,1,0,,LS,Running,100,160,110\n", r"line 2, gpu_milli: '0' should be a whole number >= 1"),
     (NATIVE + "a,0,1,0\n", r"line 2, duration_s: '0' should be a finite number > 0"),

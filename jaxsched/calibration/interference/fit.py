@@ -76,11 +76,7 @@ def fit(measured: Measurements, seed: int = 0, settings: FitSettings | None = No
 
 
 def fit_subsets(
-    measured: Measurements,
-    vocabulary: Vocabulary,
-    weight: Float32[np.ndarray, "B D"],
-    seed: int,
-    settings: FitSettings,
+    measured: Measurements, vocabulary: Vocabulary, weight: Float32[np.ndarray, "B D"], seed: int, settings: FitSettings
 ) -> Parameters:
     """Parameters with leaves [B, members, ...], one fit for each row of weights of the ratios."""
     model = _model(vocabulary, settings)

@@ -171,8 +171,7 @@ def _note_stops(params: EnvParams, state: State, row: Int32[Array, "P R"]) -> Se
     left, low = _left_if_stopped(params, state)
     lost = (left - running.remaining_s) + (low - running.remaining_low_s)
     return note_stop(state, row, left, low).replace(
-        stops=service.stops.at[row].add(1, mode="drop"),
-        lost_s=service.lost_s.at[row].add(lost, mode="drop"),
+        stops=service.stops.at[row].add(1, mode="drop"), lost_s=service.lost_s.at[row].add(lost, mode="drop")
     )
 
 

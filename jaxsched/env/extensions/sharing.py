@@ -85,10 +85,7 @@ def sharers_of(params: EnvParams, state: State) -> Sharers:
 
 
 def fits_gpus(
-    state: State,
-    row: Int32[Array, "*#jobs"],
-    workers: Int32[Array, "*#jobs"],
-    room: Int32[Array, "*#jobs"],
+    state: State, row: Int32[Array, "*#jobs"], workers: Int32[Array, "*#jobs"], room: Int32[Array, "*#jobs"]
 ) -> Bool[Array, "*#jobs"]:
     """Whether the jobs in these rows fit: where as many `workers` fit as a gang has, or the `room` takes a fraction."""
     fits = workers >= look_up(state.jobs.workers, row)

@@ -6,14 +6,7 @@ from jaxtyping import Int64
 from jaxsched.dynamics.resources import LINK
 from jaxsched.event_loop._kernel.estimates import note_finished
 from jaxsched.event_loop._kernel.jit import compiled, inlined
-from jaxsched.event_loop._kernel.records import (
-    BOUNDARY,
-    FINISHED,
-    PEAK_RUNNING,
-    STARTED,
-    Tables,
-    World,
-)
+from jaxsched.event_loop._kernel.records import BOUNDARY, FINISHED, PEAK_RUNNING, STARTED, Tables, World
 from jaxsched.event_loop._kernel.shared_gpus import (
     choose_gpu,
     count_capacity,

@@ -18,14 +18,7 @@ from numba.core import types as numba_types
 from numba.core.registry import cpu_target
 from numba.core.typing import templates
 from numba.core.typing.templates import AbstractTemplate, AttributeTemplate, signature
-from numba.extending import (
-    infer_getattr,
-    intrinsic,
-    lower_getattr,
-    lower_getattr_generic,
-    models,
-    register_model,
-)
+from numba.extending import infer_getattr, intrinsic, lower_getattr, lower_getattr_generic, models, register_model
 from numba.np.arrayobj import load_item, store_item
 
 # What these are, Numba says only when it runs.

@@ -62,10 +62,7 @@ class Pool:
 
 
 def pools_of(
-    capacity: FreeCapacity,
-    gangs: Sequence[Gang],
-    running: Sequence[RunningPart],
-    history: History | None = None,
+    capacity: FreeCapacity, gangs: Sequence[Gang], running: Sequence[RunningPart], history: History | None = None
 ) -> list[Pool]:
     """The pools of gangs of which each may use some node.
 
@@ -312,9 +309,7 @@ def _play(policy: Policy, pool: Pool, settings: PlanSettings, question: Question
     for part in pool.parts:
         attained_s[tenants[part.namespace]] += part.gpus * part.elapsed_s
     params = make_params(
-        pool.cluster,
-        interval_s=question.interval_s,
-        horizon=int(np.ceil(question.horizon_s / question.interval_s)),
+        pool.cluster, interval_s=question.interval_s, horizon=int(np.ceil(question.horizon_s / question.interval_s))
     )
     later = LaterJobs(pool, question, tenants, now_s)
     compiled = numba_missing() is None and question.draws * (known + later.rows) > FEW_JOBS

@@ -147,8 +147,7 @@ def test_refusals_that_last_are_for_good(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("path", "what"),
-    [(r"/(pods|nodes)$", {"lose_answer": True}), (r"/(pods|nodes)\?.*watch=true", {"status": 503})],
+    ("path", "what"), [(r"/(pods|nodes)$", {"lose_answer": True}), (r"/(pods|nodes)\?.*watch=true", {"status": 503})]
 )
 def test_an_outage_is_two_lines(world, monkeypatch, caplog, path: str, what: dict) -> None:
     """Not two for each watch. Before: none."""

@@ -43,12 +43,7 @@ def local(world, node: str) -> str:
         "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}},
     }
     world.make("/api/v1/persistentvolumes", {"kind": "PersistentVolume", "metadata": {"name": volume}, "spec": spec})
-    spec = {
-        "accessModes": modes,
-        "resources": {"requests": size},
-        "volumeName": volume,
-        "storageClassName": "local",
-    }
+    spec = {"accessModes": modes, "resources": {"requests": size}, "volumeName": volume, "storageClassName": "local"}
     path = "/api/v1/namespaces/default/persistentvolumeclaims"
     world.make(path, {"kind": "PersistentVolumeClaim", "metadata": {"name": claim}, "spec": spec})
     phase = {"status": {"phase": "Bound", "accessModes": modes, "capacity": size}}

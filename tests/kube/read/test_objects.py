@@ -86,10 +86,7 @@ def test_what_is_not_supported_is_refused_by_name(spec: dict, reason: str) -> No
 
 
 WRONG_NUMBERS = ("", "0", "-1", "²", "٣", "nan", "inf", "1e400", "1_0", " 4", "4 ", "9" * 5000, "000000001999999999")
-SIZES = (
-    "jaxsched.io/gang-size",
-    "kueue.x-k8s.io/pod-group-total-count",
-)
+SIZES = ("jaxsched.io/gang-size", "kueue.x-k8s.io/pod-group-total-count")
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,7 @@ def allowed(objects: Objects, user: str, wanted: dict) -> bool:
         subjects = [f"system:serviceaccount:{s.get('namespace')}:{s['name']}" for s in bound["subjects"]]
         ref = bound["roleRef"]
         role = objects.get(
-            (
-                "rbac.authorization.k8s.io",
-                f"{ref['kind'].lower()}s",
-                ns if ref["kind"] == "Role" else "",
-                ref["name"],
-            )
+            ("rbac.authorization.k8s.io", f"{ref['kind'].lower()}s", ns if ref["kind"] == "Role" else "", ref["name"])
         )
         for rule in (role or {}).get("rules") or []:
             if where or "resources" not in rule:

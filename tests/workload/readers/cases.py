@@ -197,12 +197,7 @@ CASES = {
         "partition steps",
         "log.json",
     ),
-    "openb": Case(
-        OPENB,
-        [Job("a", 0, 3595, 1), Job("b", 20, 3600, 1, "failed")],
-        {"no GPU": 1},
-        "qos",
-    ),
+    "openb": Case(OPENB, [Job("a", 0, 3595, 1), Job("b", 20, 3600, 1, "failed")], {"no GPU": 1}, "qos"),
     "pai": Case(
         PAI,
         [Job("j2", 0, 10, 1, "failed"), Job("j4", 30, 10, 3), Job("j1", 40, 310, 3)],
@@ -219,24 +214,14 @@ CASES = {
         {"no GPU": 1},
         "cpu_request job_type",
     ),
-    "tiresias": Case(
-        TIRESIAS,
-        [Job("0", 0, 164, 1), Job("1", 30, 1470, 8)],
-        {},
-        "interval iterations",
-    ),
+    "tiresias": Case(TIRESIAS, [Job("0", 0, 164, 1), Job("1", 30, 1470, 8)], {}, "interval iterations"),
     "muri": Case(
         MURI,
         [Job("7", 0, 2868294, 1), Job("8", 1.5, 2.5, 4)],
         {},
         "batch_size interval iteration_time iterations priority resource_time_0 resource_time_1 resource_time_2",
     ),
-    "itp": Case(
-        ITP,
-        [Job("a-b", 0, 1075, 1), Job("c-d", 2065, 3604, 8)],
-        {},
-        "batch_size num_iteration",
-    ),
+    "itp": Case(ITP, [Job("a-b", 0, 1075, 1), Job("c-d", 2065, 3604, 8)], {}, "batch_size num_iteration"),
     "gavel": Case(
         GAVEL,
         [Job("2", 0, 10000, 4), Job("1", 10.5, 10000, 1)],
@@ -265,10 +250,7 @@ CASES = {
         "log.swf",
     ),
     "philly": Case(
-        PHILLY,
-        [Job("0", 0, 240, 2, "completed", "aaaaaa")],
-        {"cancelled after 0 s": 1, "no GPU": 1},
-        "gpu_time",
+        PHILLY, [Job("0", 0, 240, 2, "completed", "aaaaaa")], {"cancelled after 0 s": 1, "no GPU": 1}, "gpu_time"
     ),
     "philly-log": Case(
         PHILLY_LOG,  # 74 s and 193,182 s, the sum that ElasticFlow's table has for the job of the schema's example
@@ -278,10 +260,7 @@ CASES = {
         "log.json",
     ),
     "native": Case(
-        NATIVE,
-        [Job("a", 0, 100, 1, "completed", "", "ann"), Job("b", 1800, 100, 2, "completed", "", "bob")],
-        {},
-        "",
+        NATIVE, [Job("a", 0, 100, 1, "completed", "", "ann"), Job("b", 1800, 100, 2, "completed", "", "bob")], {}, ""
     ),
 }
 

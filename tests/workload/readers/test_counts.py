@@ -88,8 +88,7 @@ def test_columns_without_names_are_named(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "file", "wider"),
-    [(SWF, "log.swf", " 7\n"), (GAVEL, "log.trace", "\t7\t8\n"), (PAI, "log.csv", ",7\n")],
+    ("content", "file", "wider"), [(SWF, "log.swf", " 7\n"), (GAVEL, "log.trace", "\t7\t8\n"), (PAI, "log.csv", ",7\n")]
 )
 def test_cells_beyond_a_schema_are_mistakes(content, file, wider, tmp_path):
     last = content.rstrip("\n")

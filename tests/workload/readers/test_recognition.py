@@ -14,16 +14,7 @@ from jaxsched.errors import NotRead, UserError
 from jaxsched.workload.readers import table
 from jaxsched.workload.readers.summary import details, headline, understood
 from jaxsched.workload.traces import FORMATS, fill_in, read_log, read_trace
-from tests.workload.readers.cases import (
-    CASES,
-    HELIOS,
-    ITP,
-    SACCT,
-    WITH_HEADER,
-    assert_same_jobs,
-    write_case,
-    written,
-)
+from tests.workload.readers.cases import CASES, HELIOS, ITP, SACCT, WITH_HEADER, assert_same_jobs, write_case, written
 
 
 def test_schemas_do_not_contradict_themselves():
@@ -163,10 +154,7 @@ def test_parquet_and_zstd(tmp_path):
     right = read_log(written(tmp_path / "log.csv", HELIOS))
     for name in ("log.parquet", "log.csv.zst"):
         assert_same_jobs(right, read_log(tmp_path / name))
-    for content, wrong in (
-        (b"PAR1abc", "is no Parquet that"),
-        (b"\x28\xb5\x2f\xfdabc", "is damaged, zstd says"),
-    ):
+    for content, wrong in ((b"PAR1abc", "is no Parquet that"), (b"\x28\xb5\x2f\xfdabc", "is damaged, zstd says")):
         with pytest.raises(UserError, match=wrong):
             read_log(written(tmp_path / "log", content))
 
