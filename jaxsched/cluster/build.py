@@ -138,14 +138,20 @@ def _local_routes(
 
 
 def list_paths(route: Float32[np.ndarray, "P T T E"]) -> dict[str, Array]:
-    """`path` and `path_share` of a cluster with these routes."""
+    """`path`, `path_share` and `uneven` of a cluster with these routes."""
     crossed = np.nonzero(route)
     pair = np.ravel_multi_index(crossed[:3], route.shape[:3])
     hop = np.arange(len(pair)) - np.searchsorted(pair, pair)  # which of its pair's links
     size = (*route.shape[:3], hop.max(initial=0) + 1)
     path, share = np.zeros(size, np.int32), np.zeros(size, np.float32)
     path[(*crossed[:3], hop)], share[(*crossed[:3], hop)] = crossed[3], route[crossed]
-    return {"path": on_device(path, np.int32), "path_share": on_device(share, np.float32)}
+    length = route.sum(-1)
+    uneven = np.ptp(np.where(length > 0, length, length.max((1, 2), keepdims=True)), axis=(1, 2)) > 0.01
+    return {
+        "path": on_device(path, np.int32),
+        "path_share": on_device(share, np.float32),
+        "uneven": on_device(uneven[:, None][:, : int(uneven.any())], np.int32),
+    }
 
 
 def _check_route_size(racks: Int[np.ndarray, "P T"], links: int) -> None:
@@ -184,6 +190,7 @@ class Shape:
     domains: int  # D: `racks`, or 0 where no rack is an NVLink domain
     links: int  # E, per partition
     hops: int  # H
+    uneven: int  # U
     all_links: int  # L, without the dummy
 
 
@@ -204,6 +211,7 @@ _AXES: dict[str, tuple[tuple[str, ...], float]] = {
     "route": (("partitions", "racks", "racks", "links"), 0),
     "path": (("partitions", "racks", "racks", "hops"), 0),
     "path_share": (("partitions", "racks", "racks", "hops"), 0),
+    "uneven": (("partitions", "uneven"), 0),
 }
 
 
@@ -218,6 +226,7 @@ def shape_of(cluster: Cluster) -> Shape:
         domains=cluster.domain_block.shape[1],
         links=cluster.link_id.shape[1],
         hops=cluster.path.shape[-1],
+        uneven=cluster.uneven.shape[1],
         all_links=cluster.link_bytes_s.shape[0] - 1,
     )
 

@@ -110,14 +110,9 @@ def best_hardware(cluster: Cluster) -> Best:
     )
 
 
-def ideal_step_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array, "*jobs"]:
-    """Seconds per step on the ideal placement (docs/semantics.md, section 5)."""
-    return profiles.compute_s[job.model] + ideal_comm_s(best, profiles, job)
-
-
 @functools.partial(jax.jit, inline=True)
 def ideal_comm_s(best: Best, profiles: Profiles, job: JobSpec) -> Float32[Array, "*jobs"]:
-    """Seconds of it that go into communication."""
+    """Seconds of a step on the ideal placement (docs/semantics.md, section 5) that go into communication."""
     gradient = profiles.gradient_bytes[job.model]
     gpus = job.workers * job.gpus_per_worker
     groups = -(-gpus // best.group_gpus)

@@ -44,23 +44,31 @@ def list_anchors(view: View, job: JobSpec) -> Int32[Array, "A"]:
 
 
 def list_candidates(view: View, job: JobSpec) -> tuple[Int32[Array, "C NK"], Bool[Array, "C"]]:
-    """Workers per group and validity, index = anchor * 3 + cap."""
+    """Workers per group and validity, index = anchor * 3 + cap.
+
+    Where racks may be unevenly far apart, index = anchor * 6 + in a row * 3 + cap.
+    """
     layout = layout_of(view.cluster)
     fits = capacity(view, job)
     rack = view.cluster.server_rack
-    index = jnp.arange(layout.servers)
+    index, size = jnp.arange(layout.servers), layout.servers
+    ways = [[cap, row] for row in range(1 + view.cluster.uneven.size) for cap in CAPS]
 
-    def one(anchor: Array, cap: Array) -> tuple[Array, Array]:
+    def one(anchor: Array, way: Array) -> tuple[Array, Array]:
+        cap, in_row = way
         capped = jnp.minimum(fits, cap)
         by_server = per_server(layout, capped)
         elsewhere = (index != anchor).astype(jnp.int32) + (rack != rack[anchor])
         key = elsewhere * 2048 + (1024 - by_server)
+        if view.cluster.uneven.size:
+            key = jnp.where(in_row > 0, (index - anchor) % size, key)
         workers = fill_servers_in_order(key, capped, job.workers)
         binding = (cap >= CAPS[0]) | (cap < job.workers)
-        return workers, (anchor >= 0) & binding & (by_server.sum() >= job.workers)
+        there = in_row <= view.cluster.uneven.sum()
+        return workers, (anchor >= 0) & binding & there & (by_server.sum() >= job.workers)
 
-    every_cap = jax.vmap(one, in_axes=(None, 0))
-    workers, valid = jax.vmap(every_cap, in_axes=(0, None))(list_anchors(view, job), jnp.array(CAPS, jnp.int32))
+    every_way = jax.vmap(one, in_axes=(None, 0))
+    workers, valid = jax.vmap(every_way, in_axes=(0, None))(list_anchors(view, job), jnp.array(ways, jnp.int32))
     return workers.reshape(-1, layout.nk), valid.reshape(-1)
 
 

@@ -74,7 +74,7 @@ def test_racks_and_links_are_local_to_the_partition():
 def test_leaves_have_the_agreed_types():
     cluster = build(MIXED, fat_tree(5), schedulers=5)
     integers = {"group_gpus", "group_gpu_type", "server_id", "server_rack", "rack_id", "link_id", "reference"}
-    integers |= {"reservable", "path", "domain_block"}
+    integers |= {"reservable", "path", "domain_block", "uneven"}
     for name in (field.name for field in dataclasses.fields(cluster) if not field.metadata.get("static")):
         leaf = getattr(cluster, name)
         assert isinstance(leaf, jax.Array), name

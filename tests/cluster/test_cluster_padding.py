@@ -21,7 +21,7 @@ SPECS = (
     "contention-aware:sjf+backfill+spread",
     "greedy-wait:p1",
 )
-MORE = Shape(partitions=1, servers=2, groups=1, racks=3, domains=0, links=5, hops=2, all_links=7)
+MORE = Shape(partitions=1, servers=2, groups=1, racks=3, domains=0, links=5, hops=2, uneven=0, all_links=7)
 SHAPE = strategies.SHAPES["two"]
 
 
@@ -33,8 +33,8 @@ def grown(cluster, by: Shape = MORE):
 def test_padding_keeps_what_is_there_and_adds_nothing_that_counts():
     cluster = get_cluster("fat-tree-13", 3)
     big = grown(cluster)
-    p, n, k, t, _, e, h, links = dataclasses.astuple(shape_of(cluster))
-    assert dataclasses.astuple(shape_of(big)) == (p + 1, n + 2, k + 1, t + 3, 0, e + 5, h + 2, links + 7)
+    p, n, k, t, _, e, h, u, links = dataclasses.astuple(shape_of(cluster))
+    assert dataclasses.astuple(shape_of(big)) == (p + 1, n + 2, k + 1, t + 3, 0, e + 5, h + 2, u, links + 7)
     assert total_gpus(big) == total_gpus(cluster) == 13 * 8
     assert int(real_partitions(big)) == int(real_partitions(cluster)) == 3
     for name in (field.name for field in dataclasses.fields(cluster)):
@@ -95,7 +95,7 @@ def test_one_vmapped_program_runs_clusters_of_different_shapes():
 
 
 def test_homes_count_the_partitions_that_have_servers():
-    cluster = grown(get_cluster("leaf-spine-6", 3), Shape(2, 0, 0, 0, 0, 0, 0, 0))
+    cluster = grown(get_cluster("leaf-spine-6", 3), Shape(2, 0, 0, 0, 0, 0, 0, 0, 0))
     table = strategies.random_case(2, "two").table
     config = SHAPE.config()
     homes = np.asarray(

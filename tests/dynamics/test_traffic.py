@@ -9,7 +9,7 @@ from jaxsched.cluster.build import list_paths
 from jaxsched.cluster.hardware import Cluster, one_partition
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics import traffic
-from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint, ideal_step_s
+from jaxsched.dynamics.footprint import JobSpec, best_hardware, footprint, ideal_comm_s
 from jaxsched.dynamics.interference import Interference, Strengths, default_interference, none
 from jaxsched.dynamics.resources import layout_of, link_totals, with_links
 from jaxsched.dynamics.speed import slowdown
@@ -329,7 +329,7 @@ def test_ideal_steps_by_hand():
         (spec(8, ps=2), 1 + 400 / PCIE),  # QPI: 8 B / 2 = 400 bytes at twice the rate
         (spec(16, ps=2), 1 + 800 / NIC),  # 2 B 16 / 2 / 2
     ):
-        np.testing.assert_allclose(ideal_step_s(best, prof, job), expected, rtol=1e-6)
+        np.testing.assert_allclose(prof.compute_s[job.model] + ideal_comm_s(best, prof, job), expected, rtol=1e-6)
 
 
 def test_padding_is_not_the_best_hardware():

@@ -11,13 +11,15 @@ from jaxsched.cluster.build import Shape, build, pad
 from jaxsched.cluster.presets import SERVERS
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topologies import TOPOLOGIES
+from tests.env.test_oracle import assert_same
 from tests.oracle import policies, simulator
 from tests.support import strategies
+from tests.support.specs import AHEAD
 
 FLAT = [kind for kind in TOPOLOGIES if kind not in SERVERS]  # of domains: `tests/dynamics/test_domains.py`
 SIZES = {"bcube": (4, 8, 9, 16), "torus2d": (4, 6, 8, 9, 12, 15, 16), "torus3d": (8, 12, 16)}
 COMMON = Shape(
-    partitions=2, servers=8, groups=2, racks=8, domains=0, links=112, hops=32, all_links=160
+    partitions=2, servers=8, groups=2, racks=8, domains=0, links=112, hops=32, uneven=1, all_links=160
 )  # one compiled program for all
 
 
@@ -58,3 +60,11 @@ def test_every_job_ends_when_the_oracle_says(case):
     done = np.array([status == "finished" for status in ours.status])
     assert ((ours.finish_s - ours.start_s)[done] >= case.jobs.duration_s[done] * (1 - 1e-5)).all()
     np.testing.assert_array_equal(state.free, case.cluster.group_gpus)
+
+
+@pytest.mark.long
+@settings(max_examples=20)
+@given(case=cases(), spec=st.sampled_from(AHEAD["two"]))
+def test_who_looks_ahead_does_what_the_oracle_does(case, spec):
+    """With servers in a row, where racks are unevenly far apart."""
+    assert_same(case, spec, AHEAD["two"], "analytic")

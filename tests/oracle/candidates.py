@@ -1,6 +1,7 @@
 """Candidate placements, what they cost, and `greedy-wait`, in the oracle (section 7 of `docs/semantics.md`)."""
 
 import copy
+import itertools
 import math
 from collections.abc import Callable
 
@@ -15,7 +16,7 @@ from tests.oracle.state import State
 
 
 def candidates(state: State, p: int, j: int) -> list[dict[int, int] | None]:
-    """The 8 anchors x 3 caps of a job; None is an invalid candidate."""
+    """The 8 anchors x 3 caps of a job, twice where racks are unevenly far apart; None is an invalid candidate."""
     hw, job = state.hw, state.jobs[j]
     _, cap = seen(state, p, j)
     cap_s = [sum(cap[a] for a in hw.groups_of(s)) for s in range(hw.N)]
@@ -28,17 +29,21 @@ def candidates(state: State, p: int, j: int) -> list[dict[int, int] | None]:
         valid = [s if cap_s[s] > 0 else None for s in chosen]
         anchors += valid + [None] * (ANCHORS - len(valid))
 
+    far = [x for x in hw.route[p].sum(-1).flat if x > 0] or [0.0]
+    ways = list(itertools.product((False, True) if max(far) > min(far) + 0.01 else (False,), (None, *CAPS[1:])))
     out: list[dict[int, int] | None] = []
     for anchor in anchors:
-        for limit in (None, *CAPS[1:]):
+        for row, limit in ways:
             capped = [x if limit is None else min(x, limit) for x in cap]
             if anchor is None or sum(capped) < job.W or (limit is not None and limit >= job.W):
                 out.append(None)
                 continue
             capped_s = [sum(capped[a] for a in hw.groups_of(s)) for s in range(hw.N)]
 
-            def key(a: int, anchor=anchor, capped_s=capped_s):
+            def key(a: int, anchor=anchor, capped_s=capped_s, row=row):
                 s = a // hw.K
+                if row:
+                    return (s - anchor) % hw.N, a
                 return s != anchor, hw.rack[p, s] != hw.rack[p, anchor], -capped_s[s], s, a
 
             out.append(fill(sorted(range(hw.N * hw.K), key=key), capped, job.W))

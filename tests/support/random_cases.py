@@ -93,6 +93,7 @@ def pad_cluster(cluster: Cluster, shape: Shape) -> Cluster:
         domains=shape.racks if cluster.domain_block.size else 0,
         links=shape.links,
         hops=shape.links,
+        uneven=cluster.uneven.shape[1],
         all_links=shape.partitions * shape.links,
     )
     assert cluster.group_gpus.shape[0] == shape.partitions

@@ -89,6 +89,7 @@ def build_site(cluster: Cluster, gpu_sets: Sequence[str] = ()) -> Site:
         link_id=link_id,
         path=path,
         path_share=path_share,
+        uneven=np.asarray(cluster.uneven, np.int64).sum(1),
         reach_first=np.searchsorted(pairs[:, 0], np.arange(len(links) + 1)),
         reach=pairs[:, 1].copy(),
         reach_row=p * n * k + 2 * p * n + places,

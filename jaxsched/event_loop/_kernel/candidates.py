@@ -5,27 +5,30 @@ import numpy as np
 from jaxsched.event_loop._kernel.jit import compiled
 from jaxsched.event_loop._kernel.occupancy import is_affected, mark_affected, mark_none, sort_places
 from jaxsched.event_loop._kernel.records import Tables, World
-from jaxsched.event_loop._kernel.rules import MANY, MATCH, NEAR, NEVER, fill, fill_servers, measure_server_pressure
+from jaxsched.event_loop._kernel.rules import MATCH, NEAR, NEVER, ROW, fill, fill_servers, measure_server_pressure
 from jaxsched.event_loop._kernel.shared_gpus import choose_gpu, count_capacity, leave_gpu, lie_on_gpu
 from jaxsched.event_loop._kernel.speed import compute_slowdown, quantise, write_footprint
 from jaxsched.semantics import ANCHORS, CAPS, GPUS, OPENED
 from jaxsched.workload.jobs import WHOLE
 
+WAYS = (*CAPS, *(-cap for cap in CAPS))  # of a candidate: its cap, below 0 where its servers stand in a row
+
 
 @compiled
-def fill_around(w: World, t: Tables, p: int, j: int, anchor: int, cap: int) -> int:
-    """Place a gang on servers in order of their distance from `anchor`, at most `cap` workers on a group.
+def fill_around(w: World, t: Tables, p: int, j: int, anchor: int, way: int) -> int:
+    """Place a gang on the server `anchor`, then on others: those of its rack first, or in a row.
 
     How many groups are used; 0 if the gang does not fit so.
     """
-    servers, need, size = w.site.servers.shape[1], w.jobs[j].workers, w.jobs[j].size
+    servers, need, size, cap = w.site.servers.shape[1], w.jobs[j].workers, w.jobs[j].size, abs(way)
     k = t.free.shape[1] // servers
     if _count_fits(w, t, p, size, cap) < need:
         return 0
     used = fill(t, p, anchor * k, (anchor + 1) * k, need, size, 0, cap)
     need -= min(t.scratch.fits_server[anchor], need)
     t.scratch.fits_server[anchor] = 0
-    return fill_servers(w, t, p, w.site.servers[p, anchor].rack, need, size, NEAR, used, cap)
+    of = anchor if way < 0 else w.site.servers[p, anchor].rack
+    return fill_servers(w, t, p, of, need, size, ROW if way < 0 else NEAR, used, cap)
 
 
 @compiled
@@ -55,7 +58,7 @@ def _choose_anchors(w: World, t: Tables, p: int, j: int) -> None:
             if place >= ANCHORS:
                 key = quantise(measure_server_pressure(w, t, p, s))
             else:
-                key = fits if fits >= workers else MANY - fits
+                key = fits if fits >= workers else NEVER - fits
             if key < least:
                 t.scratch.anchors[place], least = s, key
         if t.scratch.anchors[place] >= 0:
@@ -72,23 +75,25 @@ def find_best_candidate(w: World, t: Tables, p: int, j: int) -> tuple[float, flo
 
 @compiled
 def _find_best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float]:
-    """Of anchors and caps: `PARTITION.anchor` and `cap`."""
+    """Of anchors and ways: `PARTITION.anchor` and `way`."""
     partition, job = t.partitions[p], w.jobs[j]
     partition.gpu = -1
     least, best_cost, best_loss = NEVER, np.inf, np.inf
     _choose_anchors(w, t, p, j)
     for i in range(len(t.scratch.anchors)):
         anchor = t.scratch.anchors[i]
-        for cap in CAPS:
-            if anchor < 0 or (cap != CAPS[0] and cap >= job.workers) or _is_least(w, least):
+        for way in WAYS:
+            if anchor < 0 or (abs(way) != CAPS[0] and abs(way) >= job.workers) or _is_least(w, least):
                 continue
-            used = fill_around(w, t, p, j, anchor, cap)
+            if way < 0 and not w.site.uneven[p]:
+                break
+            used = fill_around(w, t, p, j, anchor, way)
             if used == 0:
                 continue
             sort_places(t, used)
             cost, loss = _appraise(w, t, p, j, used, -1, least)
             if quantise(cost) < least:
-                partition.anchor, partition.cap, least = anchor, cap, quantise(cost)
+                partition.anchor, partition.way, least = anchor, way, quantise(cost)
                 partition.least = t.slots[p, t.running[p, partition.running].slot].least
                 best_cost, best_loss = cost, loss
     return best_cost, best_loss

@@ -40,7 +40,7 @@ def compute_ideal_s(
 ) -> tuple[Float64[np.ndarray, "J"], Float64[np.ndarray, "J"]]:
     """Seconds of computation and of communication per step on the ideal placement (docs/semantics.md, section 5).
 
-    As `dynamics.footprint.ideal_step_s`, their sum.
+    As `dynamics.footprint.ideal_comm_s`, of the second.
     """
     of_reference = np.asarray(cluster.group_gpu_type) == np.asarray(cluster.reference)
     group_gpus = np.where(of_reference, np.asarray(cluster.group_gpus), 0)

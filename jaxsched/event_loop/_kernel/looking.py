@@ -44,7 +44,7 @@ def match(w: World, t: Tables, p: int) -> int:
     """`match`: place in its queue of the job with the pair of least cost, -1 if there is none; as `accept`."""
     partition, wait_s = t.partitions[p], _prepare(w, t, p)
     seen, lead, first, least, chosen = 0, 0.0, _LOWEST_KEY, NEVER, -1
-    anchor, cap, gpu = 0, 0, -1
+    anchor, way, gpu = 0, 0, -1
     for place in range(partition.queued):
         j = t.queue[p, place]
         if not may_start(w, t, p, j, place):
@@ -61,10 +61,10 @@ def match(w: World, t: Tables, p: int) -> int:
             score = quantise(root * cost)
             if score < least:
                 least, chosen = score, place
-                anchor, cap, gpu = partition.anchor, partition.cap, partition.gpu
+                anchor, way, gpu = partition.anchor, partition.way, partition.gpu
         if seen == w.rule.window:
             break
-    partition.anchor, partition.cap, partition.gpu = anchor, cap, gpu
+    partition.anchor, partition.way, partition.gpu = anchor, way, gpu
     return chosen
 
 
@@ -74,7 +74,7 @@ def take_candidate(w: World, t: Tables, p: int, j: int) -> int:
     """Write a job's placement, as the partition has it, into `Scratch.place`; how many groups it has."""
     partition = t.partitions[p]
     if partition.gpu < 0:
-        return fill_around(w, t, p, j, partition.anchor, partition.cap)
+        return fill_around(w, t, p, j, partition.anchor, partition.way)
     t.scratch.place[0].group, t.scratch.place[0].workers = partition.anchor, 1
     return 1
 
@@ -142,7 +142,7 @@ def _takes_place(w: World, t: Tables, p: int, j: int, wait_s: float) -> bool:
 def _had_better_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int) -> bool:
     """Whether a job would be done sooner on a place that it can have once some running jobs have ended."""
     partition, service, least = t.partitions[p], t.service[j], eff
-    anchor, cap, gpu = partition.anchor, partition.cap, partition.gpu
+    anchor, way, gpu = partition.anchor, partition.way, partition.gpu
     if service.reach == 0.0 or w.masks:
         _keep(w, t, p)
         _empty(w, t, p, j, tier)
@@ -153,7 +153,7 @@ def _had_better_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int)
         _keep(w, t, p)
         least = _find_soonest(w, t, p, j, eff, tier)
         _restore(w, t, p)
-    partition.anchor, partition.cap, partition.gpu = anchor, cap, gpu
+    partition.anchor, partition.way, partition.gpu = anchor, way, gpu
     return quantise(least) < quantise(eff)
 
 

@@ -10,7 +10,7 @@ from jaxsched.event_loop._kernel.speed import quantise
 from jaxsched.event_loop.coverage import POLICIES
 
 FIRST_FIT, PACK, LOAD_BALANCE, TETRIS, LEAST_INTERFERENCE, CONTENTION_AWARE, GREEDY_WAIT, MATCH = range(len(POLICIES))
-BY_ROOM, BY_USE, NEAR = range(3)  # ways to fill servers, see `_find_server_key`
+BY_ROOM, BY_USE, NEAR, ROW = range(4)  # ways to fill servers, see `_find_server_key`
 NEVER = 2**62
 MANY = 2**31  # more workers than any server holds
 
@@ -165,10 +165,15 @@ def fill_servers(
 
 @inlined
 def _find_server_key(w: World, t: Tables, p: int, s: int, rack: int, way: int) -> int:
-    """Of a server with room in a rack, or in any (-1): NEAR also takes others, after those."""
+    """Of a server with room in a rack, or in any (-1): NEAR also takes others, after those.
+
+    ROW takes any, in order of index, from the server `rack` on, round to the one before it.
+    """
     fits, here = t.scratch.fits_server[s], rack < 0 or w.site.servers[p, s].rack == rack
-    if fits == 0 or not (here or way == NEAR):
+    if fits == 0 or not (here or way >= NEAR):
         return NEVER
+    if way == ROW:
+        return s - rack if s >= rack else w.site.servers.shape[1] + s - rack
     if way == BY_USE:
         return quantise(t.on_wire[(2 * p + 1) * w.site.servers.shape[1] + s].use)
     return -fits if here else MANY - fits

@@ -252,6 +252,7 @@ def _with_headroom(needed: Shape, settings: PlanSettings) -> Shape:
         domains=racks if needed.domains else 0,
         links=HOPS * racks,  # enough wherever the boundaries between partitions move
         hops=max(HOPS, needed.hops),
+        uneven=needed.uneven,
         all_links=max(
             more(needed.all_links) + HOPS * racks, HOPS * needed.partitions * servers
         ),  # a rack for every node
