@@ -52,7 +52,7 @@ def list_candidates(view: View, job: JobSpec) -> tuple[Int32[Array, "C NK"], Boo
     fits = capacity(view, job)
     rack = view.cluster.server_rack
     index, size = jnp.arange(layout.servers), layout.servers
-    ways = [[cap, row] for row in range(1 + view.cluster.uneven.size) for cap in CAPS]
+    ways = [[cap, row] for row in range(1 + bool(view.cluster.uneven.size)) for cap in CAPS]
 
     def one(anchor: Array, way: Array) -> tuple[Array, Array]:
         cap, in_row = way

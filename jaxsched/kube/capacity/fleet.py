@@ -116,8 +116,9 @@ def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None
     servers = [_server(node, settings, gpu_type.name) for node, gpu_type in zip(ordered, types)]
     speeds = {**settings.all_gpu_speeds, **dict(types)}
     if not servers:
-        sizes = {"servers": 4, "groups": 2, "racks": 1, "domains": 0, "links": 4, "hops": HOPS, "all_links": 4}
-        shape = keep or Shape(settings.schedulers or 1, **sizes)
+        shape = keep or Shape(
+            settings.schedulers or 1, servers=4, groups=2, racks=1, domains=0, links=4, hops=HOPS, uneven=0, all_links=4
+        )
         padding = _all_types(_without_gpus(shape), settings)
         return Fleet((), (), np.zeros((0, 2), int), padding, padding, shape)
     rows = _partitions(ordered, settings, keep)
