@@ -74,7 +74,7 @@ OUTPUTS = ("json", "markdown", "figure", "report", "picture")
 HOW = ("record", "debug_checks", "keep_runs", "explain", "on", "ask", "device")  # say nothing of what is computed
 
 # What goes together with --worlds beside the rules of the simulation and how runs are played.
-WITH_WORLDS = ("worlds", "worst", "policies", "seed", "num_jobs", "json", "markdown", "figure", "on", "ask")
+WITH_WORLDS = ("worlds", "worst", "policies", "seed", "seeds", "num_jobs", "json", "markdown", "figure", "on", "ask")
 WORLDS_FILES = ("json", "markdown", "figure")
 
 
@@ -106,7 +106,8 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
     figure: Output = None
     """Also draw the distribution of job completion times, of --worlds the performance profile (.png, .pdf or .svg)."""
     seeds: Annotated[int | None, optional("N")] = None
-    """Job lists, each with its own seed (default: 5 for synthetic workloads, 1 for traces)."""
+    """Job lists, each with its own seed (default: 5 for synthetic workloads, 1 for traces). With --worlds lists of
+    each world's jobs, in other orders and at other moments (default: 1, its own)."""
     keep_runs: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Keep every job of the first job list in --json, for `jaxsched report`."""
     explain: Annotated[int, tyro.conf.arg(metavar="N")] = 0
@@ -253,9 +254,10 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
 def evaluate_worlds(command: "Evaluate", worlds: str) -> None:
     """Draw, play, print, write. UserError on any mistake, before the long run where it can be seen there."""
     from jaxsched.cli.output import EVERY_S, RunDisplay, results, text
+    from jaxsched.errors import UserError
     from jaxsched.evaluation import world_tables
     from jaxsched.evaluation.figures import check_figure
-    from jaxsched.evaluation.worlds import compare_worlds, write_worst
+    from jaxsched.evaluation.worlds import ONE_LIST, compare_worlds, write_worst
     from jaxsched.executors import choose_executor
     from jaxsched.io.files import check_outputs
     from jaxsched.policies.registry import parse_all
@@ -269,9 +271,12 @@ def evaluate_worlds(command: "Evaluate", worlds: str) -> None:
         check_figure(command.figure)
     if command.worst is not None:
         check_new(command.worst)
+        if command.seeds is not None and command.seeds > 1:
+            raise UserError(f"--{ONE_LIST}")
     names = [policy.name for policy in parse_all(command.policies)]
     names += [name for name in PLAIN if name not in names]
-    jobs = choice.worlds * (command.num_jobs or FAMILIES[choice.family].jobs)
+    seeds = 1 if command.seeds is None else command.seeds
+    jobs = seeds * choice.worlds * (command.num_jobs or FAMILIES[choice.family].jobs)
     begin = time.monotonic()
 
     def drawn(done: int, total: int) -> None:
@@ -286,6 +291,7 @@ def evaluate_worlds(command: "Evaluate", worlds: str) -> None:
             command.settings(),
             first=command.seed,
             num_jobs=command.num_jobs,
+            seeds=seeds,
             report=display.report,
             drawn=drawn,
             executor=executor,

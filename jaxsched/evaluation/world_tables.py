@@ -50,6 +50,7 @@ class WorldsComparison:
     results: list[WorldResult]
     settings: Settings
     versions: dict[str, str]
+    seeds: int = 1  # job lists of each world
 
     @property
     def policies(self) -> tuple[str, ...]:
@@ -199,6 +200,8 @@ def legend(comparison: WorldsComparison) -> list[str]:
         " over worlds of mean JCT over that of the best of these",
         f"<= {NEAR}: share of worlds; all jobs: share of worlds in which every job has finished; unstable: worlds",
     ]
+    if comparison.seeds > 1:
+        lines.append(f"means of each world are over {comparison.seeds} lists of its jobs, and so is what is best there")
     if not comparison.complete.all():
         lines.append("† worlds without all jobs finished are not in its means, and within no factor of the best")
     names = [worlds[place] for place in np.flatnonzero(comparison.unstable.all(0)).tolist()]
@@ -251,7 +254,7 @@ def to_json(comparison: WorldsComparison) -> dict[str, Any]:
         }
         for result in comparison.results
     ]
-    config = {"worlds": comparison.choice.spelt, **comparison.settings.described()}
+    config = {"worlds": comparison.choice.spelt, "seeds": comparison.seeds, **comparison.settings.described()}
     return make_plain({"policies": policies, "worlds": worlds, "config": config, "versions": comparison.versions})
 
 

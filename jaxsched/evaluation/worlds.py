@@ -17,6 +17,7 @@ from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparison, worst_text, worst_worlds
 from jaxsched.executors import Executor, LocalExecutor, Task, Tell
 from jaxsched.io.files import write_text
+from jaxsched.io.schema import check_whole
 from jaxsched.machine import versions
 from jaxsched.options import JAX, MOST_JOBS, EvaluatedWorld, RunOptions, describe, list_names
 from jaxsched.policies.policy import Policy
@@ -31,6 +32,7 @@ from jaxsched.worlds.families import FAMILIES, Choice, parse_worlds
 from jaxsched.worlds.world import CLUSTER, MODELS, PLAIN, TRACE, World, draw_world
 
 COMMAND, README = "command.txt", "README.md"  # of the worst worlds
+ONE_LIST = "worst: the folder of a world holds one job list; leave out seeds, or this"
 Named = str | Path | Rule | Policy
 Drawn = Callable[[int, int], None]  # how many worlds are drawn, and how many there will be
 
@@ -43,6 +45,7 @@ def compare_worlds(
     *,
     first: int = 0,
     num_jobs: int | None = None,
+    seeds: int = 1,
     report: Report | None = None,
     drawn: Drawn | None = None,
     executor: Executor | None = None,
@@ -55,6 +58,7 @@ def compare_worlds(
         settings: what all policies play under; its models are the worlds' own. None: the defaults.
         first: number of the first world; the others follow.
         num_jobs: of each world; None: as many as the family says.
+        seeds: job lists of each world, see `World.job_lists`; all figures are then over all of them.
         report: called with the progress of a run; `seed` is the world's place.
         drawn: called as worlds are drawn.
         executor: who plays the worlds, a task each; None: this process.
@@ -69,24 +73,29 @@ def compare_worlds(
     asked = [policies] if isinstance(policies, str) else list(policies)
     policies = parse_all(asked)
     plain = [name for name in PLAIN if name not in {policy.name for policy in policies}]
-    made = _draw_all(choice, first, num_jobs, drawn)
+    made = _draw_all(choice, first, num_jobs, check_whole(seeds, "compare_worlds", "seeds", 1, MOST_JOBS), drawn)
     _check(made, policies, "", settings)
     _check(made, [parse(name) for name in plain], ", where the plain rules are always played", settings)
     tasks = [Task(f"world {world.name}", play_world, world) for world in made]
-    tell = None if report is None else lambda i, progress: report(dataclasses.replace(progress, seed=i))
+    tell = (
+        None
+        if report is None
+        else lambda i, progress: report(dataclasses.replace(progress, seed=i * seeds + progress.seed))
+    )
     results: dict[int, WorldResult] = {}
-    common = Common((*asked, *plain), settings, _sizes(made, policies, settings))
+    common = Common((*asked, *plain), settings, _sizes(made, policies, settings), seeds)
     for number, result in (executor or LocalExecutor()).run(common, tasks, tell):
         results[number] = result
-    return WorldsComparison(choice, made, [results[i] for i in range(len(made))], settings, versions())
+    return WorldsComparison(choice, made, [results[i] for i in range(len(made))], settings, versions(), seeds)
 
 
-def _draw_all(choice: Choice, first: int, num_jobs: int | None, drawn: Drawn | None) -> list[World]:
+def _draw_all(choice: Choice, first: int, num_jobs: int | None, seeds: int, drawn: Drawn | None) -> list[World]:
     if num_jobs is not None and num_jobs < 2:
         raise UserError(f"num_jobs: {num_jobs} should be at least 2, so that a world has a load")
     jobs = FAMILIES[choice.family].jobs if num_jobs is None else num_jobs
-    if choice.worlds * jobs > MOST_JOBS:
-        raise UserError(f"worlds: {choice.worlds:,} with {jobs:,} jobs each should have at most {MOST_JOBS:,} in all")
+    if choice.worlds * jobs * seeds > MOST_JOBS:
+        each = f"{jobs:,} jobs each" + (f", {seeds:,} times," if seeds > 1 else "")
+        raise UserError(f"worlds: {choice.worlds:,} with {each} should have at most {MOST_JOBS:,} in all")
     if first < 0:
         raise UserError(f"first: {first} should be the number of a world, 0 or more")
     found = []
@@ -113,6 +122,7 @@ class Common(NamedTuple):
     policies: tuple[Named, ...]
     settings: Settings
     sizes: dict[int, Sizes]  # of worlds with as many schedulers, which share the programs of JAX
+    seeds: int = 1  # job lists of each world
 
 
 def _sizes(worlds: Sequence[World], policies: Sequence[Policy], settings: Settings) -> dict[int, Sizes]:
@@ -146,22 +156,24 @@ def play_world(common: Common, world: World, tell: Tell) -> WorldResult:
         names = common.policies
         policies = _parsed(names) if all(isinstance(name, str) for name in names) else parse_all(list(names))
         engine = _engine(common.sizes.get(world.schedulers))
-        found = compare(cluster, world.jobs, policies, settings, report=tell, play=partial(simulate, jax_engine=engine))
+        lists, play = world.job_lists(common.seeds), partial(simulate, jax_engine=engine)
+        found = compare(cluster, lists, policies, settings, report=tell, play=play)
     except UserError as error:
         raise UserError(f"world {world.name}: {error}") from None
-    jobs, played = len(world.jobs), {}
+    jobs, played = common.seeds * len(world.jobs), {}
     for row in found.rows:
         complete = row.jobs.finished == jobs
         jct_s = row.figures.jct_mean_s if complete else math.nan
         unstable = any(note.startswith("unstable") for note in row.notes)
-        played[row.name] = Played(jct_s, complete, unstable, row.outcomes[0].stats.wall_s)
+        wall_s = sum(outcome.stats.wall_s for outcome in row.outcomes) / common.seeds
+        played[row.name] = Played(jct_s, complete, unstable, wall_s)
     gpus = total_gpus(cluster)
     about = {
         "servers": sum(count for count, _ in world.servers),
         "gpus": gpus,
         "schedulers": world.schedulers,
         "topology": world.topology["kind"],
-        "jobs": jobs,
+        "jobs": len(world.jobs),
         "load": offered_load(world.jobs, gpus),
     }
     return WorldResult(world.name, about, found.bound_s, played)
@@ -169,6 +181,8 @@ def play_world(common: Common, world: World, tell: Tell) -> WorldResult:
 
 def write_worst(comparison: WorldsComparison, folder: str | Path) -> None:
     """Writes the worst worlds of every policy, a folder each with the command that plays it again, and a list."""
+    if comparison.seeds > 1:
+        raise UserError(ONE_LIST)
     folder = Path(folder)
     lines = [f"# The worst worlds of each policy, of {comparison.choice.spelt}", ""]
     lines += [f"In the folder of a world: `sh {COMMAND}` plays it again.", ""]

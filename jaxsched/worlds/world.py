@@ -65,6 +65,17 @@ class World:
         """The models that its jobs name."""
         return Catalogue((*BUILT_IN.models, *self.models))
 
+    def job_lists(self, count: int) -> list[JobList]:
+        """Its jobs, and `count - 1` lists of the same jobs in other orders, at other moments of the same time."""
+        jobs, found = self.jobs, [self.jobs]
+        for number in range(1, count):
+            rng = np.random.default_rng((zlib.crc32(self.name.encode()), number))
+            order, moment = rng.permutation(len(jobs)), np.cumsum(rng.exponential(size=len(jobs)))
+            moment *= jobs.submit_s[-1] / moment[-1]
+            columns = {field.name: getattr(jobs, field.name)[order] for field in dataclasses.fields(jobs)}
+            found.append(JobList(**columns | {"submit_s": moment}))
+        return found
+
     def write(self, folder: str | Path) -> None:
         """Writes `CLUSTER`, `MODELS` and `TRACE` into a folder that is there: read again, they are this world."""
         folder = Path(folder)
