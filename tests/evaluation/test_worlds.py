@@ -19,6 +19,7 @@ from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.jax_program import Program
 from jaxsched.simulation.settings import Settings
+from jaxsched.simulation.simulate import simulate
 from jaxsched.worlds.families import Choice
 from jaxsched.worlds.world import PLAIN, draw_world
 from tests.support.commands import refused
@@ -67,6 +68,23 @@ def test_a_world_that_no_plain_rule_finishes_gives_no_ratio():
     assert "unstable under every policy" not in world_tables.report_text(table)
     growing = made({name: [1.0] for name in PLAIN}, unstable=True)
     assert "unstable under every policy" in world_tables.report_text(growing)
+
+
+def test_several_lists_of_a_world_count_by_their_mean(tmp_path, capsys):
+    found = compare_worlds("any:2", ["greedy-wait"], num_jobs=30, seeds=3)
+    for world, result in zip(found.worlds, found.results):
+        own = Settings(models=world.catalogue)
+        for name, runs in simulate([parse("greedy-wait")], world.build(), world.job_lists(3), own).items():
+            means = [run.jct_s.mean() for run in runs]
+            assert len(set(means)) == 3 and result.played[name].jct_mean_s == pytest.approx(np.mean(means))
+        assert result.about["jobs"] == 30
+    assert found.complete.all() and json.loads(world_tables.dumps(found))["config"]["seeds"] == 3
+    assert "over 3 lists of its jobs" in repr(found)
+    with pytest.raises(UserError, match="one job list"):
+        write_worst(found, tmp_path / "worst")
+    assert not (tmp_path / "worst").exists()
+    for wrong, why in (("0", "seeds is 0"), ("9999999", "9,999,999 times, should have at most")):
+        assert why in refused(capsys, "evaluate", "--worlds", "any:2", "--policies", "pack", "--seeds", wrong)
 
 
 def test_plain_rules_are_always_played_and_every_job_is_accounted_for(found):

@@ -111,6 +111,23 @@ def test_files_of_a_world_are_the_world(tmp_path, family):
         assert same_jobs(jobs, world.jobs) and not skipped
 
 
+def test_further_lists_hold_the_same_jobs_in_other_orders_at_other_moments():
+    world = draw_world(Choice("any"), 2, jobs=50)
+    own, *others = world.job_lists(4)
+    assert same_jobs(own, world.jobs) and len(others) == 3
+    assert all(map(same_jobs, others, world.job_lists(4)[1:]))
+
+    def rows(jobs):
+        return [
+            *zip(jobs.duration_s.tolist(), jobs.workers.tolist(), jobs.gpus_per_worker.tolist(), jobs.model.tolist())
+        ]
+
+    for jobs in others:
+        assert sorted(rows(jobs)) == sorted(rows(own)) and rows(jobs) != rows(own)
+        assert (np.diff(jobs.submit_s) >= 0).all() and jobs.submit_s[-1] == pytest.approx(own.submit_s[-1])
+    assert len({jobs.submit_s.tobytes() for jobs in (own, *others)}) == 4
+
+
 def test_a_world_can_be_sent():
     world = draw_world(Choice("any"), 1, jobs=20)
     sent = pickle.loads(pickle.dumps(world))
