@@ -42,13 +42,13 @@ quickstart: $(VENV)/.installed-run ## install what runs need, then produce the f
 	$(BIN)/jaxsched quickstart $(ARGS)
 
 check: lint ## `make lint` and the fast tests: 3 minutes on 2 cores, for every change
-	$(PYTEST) -m "not slow and not long and not kube" $(ARGS)
+	$(PYTEST) -m "not slow and not slower and not long and not kube" $(ARGS)
 
-test: $(VENV)/.installed-dev ## the fast tests and the most telling slow ones on N=2 workers: 10 to 20 minutes
-	$(PYTEST) -m "not long and not kube" $(ARGS)
+test: $(VENV)/.installed-dev ## the fast tests and the most telling slow ones on N=2 workers: 10 minutes
+	$(PYTEST) -m "not slower and not long and not kube" $(ARGS)
 
-test-long: $(VENV)/.installed-dev $(SERVER) ## what `make test` leaves out, notebooks among it: 20 to 25 minutes
-	$(PYTEST) -m "long or kube" $(ARGS)
+test-long: $(VENV)/.installed-dev $(SERVER) ## what `make test` leaves out, notebooks among it: 30 to 35 minutes
+	$(PYTEST) -m "slower or long or kube" $(ARGS)
 
 test-all: test test-long ## all tests
 

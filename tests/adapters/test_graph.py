@@ -52,6 +52,7 @@ def edges_of(graph, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.asarray(graph.senders)[some], np.asarray(graph.receivers)[some], edges[some, len(EDGES)]
 
 
+@pytest.mark.slow
 def test_columns_are_those_of_the_arrays(env, shown):
     seen, turn = shown
     sizes = {"group": GROUP, "server": SERVER, "rack": RACK, "scheduler": SCHEDULER, "job": JOB}

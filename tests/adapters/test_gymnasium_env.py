@@ -39,7 +39,7 @@ def test_a_random_agent_plays_and_gymnasium_has_no_objection():
     assert total.shape == (3,) and (total < 0).all() and (ends >= 1).all()
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_last_observation_is_that_of_the_end_and_only_reset_begins_anew():
     from gymnasium.error import ResetNeeded
 

@@ -36,7 +36,7 @@ def test_spaces_draw_what_they_contain():
     assert Discrete(3, (2,)).sample(key, mask).tolist() == [1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_no_library_of_networks_is_imported():
     code = """
 import sys, jax, jaxsched
@@ -159,7 +159,7 @@ def test_a_policy_that_says_no_whole_number_is_told_so():
         mine(jax.random.key(0), start, env.params.env)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_as_a_policy_it_does_what_it_did_in_the_environment(env):
     """Where it learned, and beside other policies on the same jobs."""
     weights = jax.random.normal(jax.random.key(4), env.observation_space()["options"].shape[-1:])
@@ -189,7 +189,7 @@ def test_as_a_policy_it_does_what_it_did_in_the_environment(env):
     assert rows[1].figures.jct_mean_s == pytest.approx(float(jct_s.mean()), rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_where_an_episode_ends_and_what_its_rewards_sum_to():
     """Two jobs on an empty cluster are waited for to their end, and not to the horizon; so is one that fits nowhere."""
     made = {"schedulers": 1, "interference": "none", "reward": {"jobs": 1.0, "lost": 1.0}}
@@ -232,7 +232,7 @@ def test_the_example_learns_something_and_is_judged_like_a_rule(env, monkeypatch
     assert row.name == "ppo" and row.jobs.finished == 20, "on a cluster of another size, too"
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_in_turns_as_in_rounds(env):
     """Who always takes the first legal line has the same episode, however its steps are cut."""
 
@@ -254,7 +254,7 @@ def test_in_turns_as_in_rounds(env):
     assert episode(turns, 400) == pytest.approx(episode(env, 200), rel=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_episodes_end_with_all_jobs_done_and_begin_again(env):
     space, seen_space = env.action_space(), env.observation_space()
 

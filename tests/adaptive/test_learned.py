@@ -31,6 +31,7 @@ def ends_of(folder, out, policy, cluster="one.yaml"):
     return np.loadtxt(out, delimiter=",", skiprows=1, usecols=4)
 
 
+@pytest.mark.slow
 def test_without_weights_it_is_the_rule(folder, tmp_path):
     rule, none, drawn = (
         ends_of(folder, tmp_path / f"{i}.csv", name)

@@ -90,7 +90,7 @@ def test_every_model_keeps_the_signature(name, channel):
     assert (np.diff(out, axis=1) >= 0).all()
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_fitted_agrees_with_the_oracle():
     def by_hand(channel, model, own, others):
         if channel == "cpu":
@@ -101,7 +101,7 @@ def test_fitted_agrees_with_the_oracle():
     check_against_the_oracle(fitted, CURVE, by_hand)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_users_own_model():
     """Any function of the signature takes part in the simulation, with weights of its own."""
 

@@ -104,7 +104,7 @@ def test_a_fault_is_found_and_placed(found, state, fault):
     assert said is not None and f"{fault} of environment 3, boundary 0, round 0" in said
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_checked_runs_are_the_runs_themselves():
     jobs = some_jobs(3, 20)
     plain, checked = (

@@ -129,7 +129,7 @@ def test_1024_environments_are_1024_single_ones(pool):
     assert len(np.unique(np.asarray(together[1].records.start), axis=0)) == 8
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_restart_starts_the_done_ones_anew_and_touches_no_other(pool):
     lanes = jax.vmap(rollout, in_axes=(0, None, None))
     _, states, _ = jax.jit(lanes)(jax.random.split(jax.random.key(4), 4), PARAMS, pool)
@@ -158,7 +158,7 @@ def test_restart_starts_the_done_ones_anew_and_touches_no_other(pool):
             same(getattr(ours, name), getattr(theirs, name))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_second_call_does_not_retrace(pool):
     traces = []
 
@@ -226,7 +226,7 @@ def swept_rollout():
     return jax.jit(jax.vmap(run, in_axes=(None, 0, None))), jax.jit(run)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("name", SWEEPS)
 def test_every_number_sweeps(name, pool):
     """Three values in one program give what three programs give, and the value matters."""

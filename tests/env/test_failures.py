@@ -52,7 +52,7 @@ def test_runs_with_failures(shape, data):
     hold_to_the_oracle(shape, data, SPECS[shape])
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     ("spec", "checkpoint_s"), [pytest.param(STOPPING, 41.3, marks=pytest.mark.long), ("pack:area+backfill", 0.0)]
 )

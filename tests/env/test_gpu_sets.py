@@ -48,7 +48,7 @@ def same(data: st.DataObject, shape: str, *, asks: bool = False, policies=POLICI
     assert_same(case, spec, policies[shape], "analytic", run_on_types)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("asks", [False, True])
 @settings(max_examples=12)
 @given(data=st.data())
@@ -56,7 +56,7 @@ def test_some_policies(asks, data):
     same(data, "two", asks=asks)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @settings(max_examples=12)
 @given(data=st.data())
 def test_who_looks_ahead(data):

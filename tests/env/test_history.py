@@ -60,7 +60,7 @@ def after_some_rounds(case: strategies.Case):
     return state
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_run_times_of_unfinished_jobs_are_nowhere():
     """Other run times of jobs that run, wait or have not come give the same arrays, and so the same decisions."""
     case = dataclasses.replace(strategies.random_case(3, "one"), history=True)

@@ -77,7 +77,7 @@ def legal(state, cluster, action, p: int, max_forwards: int) -> bool:
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("wild", [pytest.param(False, marks=pytest.mark.long), True])
 @settings(max_examples=25)
 @given(case=st.one_of(strategies.cases("three"), strategies.cases("two")), seed=st.integers(0, 2**32 - 1))

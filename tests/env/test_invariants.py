@@ -29,7 +29,7 @@ WAITING = ("greedy-wait:p1", "load-balance:tenants+backfill", "contention-aware:
 TIMED = ("pack:area+backfill+forward", "load-balance:tenants+backfill", "greedy-wait:p1")
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("shape", few(["two"], ["one", "two", "three"]))
 @settings(max_examples=12)
 @given(data=st.data())

@@ -158,7 +158,7 @@ def test_plans(shape, data):
 IN_RACKS = ("pack:fifo+backfill+racks+spread",)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @settings(max_examples=20)
 @given(data=st.data())
 def test_some_in_racks(data):

@@ -19,7 +19,7 @@ STOPS = [spec for row in SHARING.values() for spec in row if "preempt" in spec]
 FEW = SHARING["two"][1:3] + SHARING["two"][4:5]  # of those that appraise, compiled by themselves
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @settings(max_examples=20)
 @given(seed=SEEDS, spec=st.sampled_from(FEW))
 def test_some_who_learn_and_some_who_do_not(seed, spec):

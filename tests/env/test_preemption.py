@@ -49,7 +49,7 @@ def hold_to_the_oracle(shape: str, data: st.DataObject, specs: dict[str, tuple[s
     assert_same(case, spec, (), "analytic")
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_nothing_is_lost_when_jobs_are_stopped():
     """Never over capacity, every job in exactly one place, and what a job has had never falls."""
     case = dataclasses.replace(strategies.random_case(3, "one"), preemption=Preemption(30.0, 41.3, 0.0))
@@ -65,7 +65,7 @@ def test_nothing_is_lost_when_jobs_are_stopped():
     assert int(state.service.stops.sum()) > 5
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_side_by_side_the_same_jobs_are_stopped():
     """Beside each other: environments in which somebody is stopped, and all others."""
     case = dataclasses.replace(strategies.random_case(3, "one"), preemption=Preemption(30.0, 41.3, 0.0))

@@ -60,7 +60,7 @@ def test_pair_factors_as_the_oracle(seed, spec):
     assert_oracle(crowded_case(seed, "two"), spec, FEW)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("spec", ["pack:tenants+backfill+spread", "greedy-wait"])
 def test_side_by_side_as_alone(monkeypatch, spec):
     for module in (interval, actions):

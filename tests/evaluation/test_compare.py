@@ -20,6 +20,7 @@ POLICY_KEYS = {
 JOB_KEYS = {"arrived", "finished", "running", "queued", "rejected"}
 
 
+@pytest.mark.slower
 def test_json_has_the_schema_and_only_numbers_that_json_knows(comparison, job_lists):
     found = json.loads(comparison.dumps())
     assert set(found) == {"jobs", "bound_s", "policies", "config", "versions"}

@@ -22,7 +22,7 @@ from jaxsched.workload.load import WorkloadOptions, get_workload
 SETTINGS = Settings(record_placements=True)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_greedy_wait_takes_the_cheapest_place(cluster, job_lists):
     policy, jobs = parse("greedy-wait:p1"), job_lists[0]
     ((result,),) = simulate([policy], cluster, [jobs], SETTINGS).values()
@@ -45,7 +45,7 @@ def test_greedy_wait_takes_the_cheapest_place(cluster, job_lists):
     assert max(len(decision.places) for decision in found) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_learned_policy_says_how_sure_it_is(cluster, job_lists):
     policy, jobs = parse("quickstart"), job_lists[0]
     ((result,),) = simulate([policy], cluster, [jobs], SETTINGS).values()
@@ -64,7 +64,7 @@ def test_a_learned_policy_says_how_sure_it_is(cluster, job_lists):
     assert len({decision.sure["value"] for decision in found}) > 1
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_run_that_is_not_repeated_is_not_explained(cluster, job_lists):
     policy, jobs = parse("random"), job_lists[0]
     ((result,),) = simulate([policy], cluster, [jobs], Settings(record_placements=True, seed=5)).values()
@@ -72,7 +72,7 @@ def test_a_run_that_is_not_repeated_is_not_explained(cluster, job_lists):
     assert len(found) < len(jobs)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(
     ("spec", "stops"), [("pack:las+backfill+preempt+spread", True), ("greedy-wait:sjf+spread+reserve+seek", False)]
 )

@@ -77,7 +77,7 @@ def hold_stopped(runs: Iterable[tuple[Outcome, Parts]], fewest: int = 10) -> Non
     assert ended[STOPPED] > fewest and ended[FAILED] > fewest
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_they_add_up_where_jobs_are_stopped_and_servers_fail():
     hold_stopped(random_stopped_run(seed, "three") for seed in range(12))
 

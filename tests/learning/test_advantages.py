@@ -149,6 +149,7 @@ def arrivals_potential(config, interval_s, before, after) -> np.ndarray:
     return -rule.potential * rule.potential_waiting * np.array(waiting) / (interval_s * rule.scale)
 
 
+@pytest.mark.slower
 def test_the_history_is_worth_looking_at(config, history, played):
     """Jobs arrive, run and slow each other down, the clock advances, and several rounds share a boundary."""
     states, _ = history
@@ -177,7 +178,7 @@ def test_every_reward_is_gain_plus_change_of_potential_shared(config, intervals_
             np.testing.assert_allclose(experience.reward[t, e], shared, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_rewards_count_by_what_their_world_is_worth(setting, state):
     worth = np.array([1.0, 0.25, 3.0], np.float32)[: len(setting.worlds.gpus)]
 

@@ -51,6 +51,7 @@ def chunks(state, step):
     return states, metrics
 
 
+@pytest.mark.slower
 def test_chunks_after_the_first_do_not_compile_again(chunks, step):
     states, _ = chunks
     assert step.compiled() == 1
@@ -74,6 +75,7 @@ def test_metrics_are_finite_and_legal(chunks, config):
         assert row["decisions"] <= config.ppo.num_envs * config.ppo.steps * config.env.schedulers
 
 
+@pytest.mark.slower
 def test_seeds_start_and_go_on_differently(start, step, chunks):
     states, metrics = chunks
     assert_bitwise(start(0), states[0])
@@ -160,6 +162,7 @@ def read_rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slower
 def test_a_run_logs_every_chunk(whole, config):
     folder, reported = whole
     rows = read_rows(folder / METRICS_FILE)

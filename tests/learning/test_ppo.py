@@ -106,6 +106,7 @@ def test_without_advantage_and_entropy_the_policy_is_left_alone(state, learner, 
     assert norm(heads) == 0.0 and norm(critic) > 0 and norm(shared) > 0
 
 
+@pytest.mark.slower
 def test_the_critic_alone_leaves_the_policy_heads_but_not_the_shared_layers(state, learner, batch, parts):
     alone, _ = learner.gradient(state.weights, batch, 0.0, 0.01, 0.5)
     still = batch.replace(advantage=jnp.zeros_like(batch.advantage))
@@ -197,6 +198,7 @@ def test_updates_make_likelier_what_had_an_advantage(state, learner, batch, log_
         assert wanted * np.asarray(change)[among].mean() > 0.03
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize(("worth", "learned"), [(1.0, "act"), (-1.0, "wait")])
 def test_it_learns_to_start_jobs_if_waiting_costs_and_to_wait_if_it_pays(
     setting, state, play, learner, easy_worlds, log_probs, worth, learned

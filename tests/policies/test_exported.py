@@ -41,7 +41,7 @@ def folder(tmp_path_factory):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_program_decides_as_the_checkpoint_does_without_its_libraries(folder):
     on = load_scenario("leaf-spine-2", "distributed", schedulers=2, num_jobs=30, load=1.2, seeds=2)
     (theirs,) = simulate([parse("quickstart")], on.cluster, on.jobs, Settings()).values()

@@ -119,6 +119,7 @@ def test_on_a_padded_cluster_the_same_weights_decide_the_same(seed):
     np.testing.assert_allclose(padded.records.finish_offset_s, small.records.finish_offset_s, rtol=1e-4, atol=1e-2)
 
 
+@pytest.mark.slower
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_the_weights_every_action_is_legal(seed):
     """Unlike servers and padding; such weights need not place every job, but must not do what cannot be done."""
@@ -126,6 +127,7 @@ def test_whatever_the_weights_every_action_is_legal(seed):
     assert int(state.illegal) == 0
 
 
+@pytest.mark.slower
 def test_to_action_places_forwards_and_waits():
     case, state = busy_case(), mid_run_state()
     obs, menu = jit_offered()(case.params, state)
@@ -190,6 +192,7 @@ def test_the_menu_is_the_same_one_by_one_and_side_by_side(monkeypatch):
     np.testing.assert_array_equal(*(jnp.where(menu.mask[..., None], menu.workers, 0) for menu in (alone, beside)))
 
 
+@pytest.mark.slower
 def test_a_long_menu_loses_the_last_placements_and_keeps_the_order_of_the_others(monkeypatch):
     case, state = busy_case(), mid_run_state()
     _, long = jit_offered()(case.params, state)

@@ -19,7 +19,7 @@ from tests.support import strategies
 from tests.support.learned_runs import CONFIG, NET, QUEUE, busy_case, jit_offered, mid_run_state, noisy, shaped
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_saved_policy_acts_as_before_in_whatever_environment(tmp_path):
     """The queue discipline it was trained with comes along."""
     weights, case, state = noisy(1, 0.1), busy_case(), mid_run_state()
@@ -151,7 +151,7 @@ def test_a_missing_folder_or_a_file_is_one_clear_line(tmp_path):
         assert CARD_FILE in message_of(tmp_path / name)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("most", [pytest.param(None, marks=pytest.mark.long), 0])
 def test_a_policy_trained_without_forwarding_never_forwards(tmp_path, most):
     """Its card says so, whatever the environment allows; else it acts as in an environment that allows none."""

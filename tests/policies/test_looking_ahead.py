@@ -62,7 +62,7 @@ def check(seeds, **fixed) -> np.ndarray:
     return total
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_untrained_it_does_what_greedy_wait_does():
     acts, _, forwards = check(range(4))
     assert acts > 40 and forwards > 0

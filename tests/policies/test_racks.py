@@ -84,7 +84,7 @@ def test_who_looks_ahead_knows_nothing_of_racks():
         menu_policy("mine", lambda *args: None, {}, Discipline(racks=True), looks_ahead=True)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_schedulers_that_choose_from_menus_are_offered_the_chosen_racks_only():
     """Whatever they choose, here the last entry: 128 GPUs on 16 trays of two racks, small jobs on the spare ones."""
 

@@ -152,7 +152,7 @@ def test_an_order_and_a_rule_may_be_functions():
     assert parse(pack) == parse("pack")
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_policies_jit_and_vmap():
     """One policy, a batch of environments, one program; a scheduler with an empty queue waits."""
     case = strategies.random_case(5, "two", interval_s=1000.0)

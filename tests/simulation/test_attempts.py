@@ -49,7 +49,7 @@ def test_the_compiled_loop_goes_on_with_a_longer_log():
     hold(result)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_jax_reads_its_log_whenever_it_is_full(monkeypatch):
     monkeypatch.setattr(of_settings, "STARTS", 3)
     (result,) = played(12, spec=STOPPING, engine="jax")

@@ -107,7 +107,7 @@ def test_jobs_that_fit_nowhere_are_rejected():
     assert 160 <= reports[-1].simulated_s < 300
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_jobs_at_the_horizon_are_as_in_the_environment():
     cluster = get_cluster("leaf-spine-2", 2)
     running = make_job_list([0.0, 535.0, 595.0, 640.0], [9000.0, 9000.0, 9000.0, 9000.0], [2, 2, 2, 2])
@@ -155,7 +155,7 @@ def test_jobs_that_end_at_the_same_time_as_the_gang_can_start_leave_what_they_fr
         assert (result.start_s[3] > 10_000) == waits
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_auto_takes_the_loop_where_it_can(monkeypatch):
     cluster = get_cluster("leaf-spine-2", 2)
     jobs = jobs_for(cluster, 20)

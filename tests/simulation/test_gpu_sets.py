@@ -63,7 +63,7 @@ def test_every_policy(shape, data):
 
 
 @pytest.mark.skipif(not LOGS.exists(), reason=f"{LOGS} is not there")
-@pytest.mark.parametrize("engine", ["compiled", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", ["compiled", pytest.param("jax", marks=pytest.mark.slower)])
 def test_pods_of_openb_run_on_the_types_that_they_name(engine):
     scenario = load_scenario(str(LOGS / "openb_nodes_small.csv"), str(LOGS / "openb_gpu_spec.csv"))
     played = Settings(engine=engine, record_placements=True)

@@ -112,7 +112,7 @@ def test_who_had_better_wait_goes_to_faster_gpus():
     assert taken[0] == 1 and taken[1] >= 1260.0
 
 
-@pytest.mark.parametrize("engine", ["compiled", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", ["compiled", pytest.param("jax", marks=pytest.mark.slower)])
 def test_who_looks_ahead_leaves_faster_gpus_to_those_who_come_first(engine):
     """Four gangs come while one has the A100s for an hour. The first waits for it, the others start on V100s."""
     cluster = cluster_of(["A100", "V100", "V100", "V100"], 1)

@@ -67,7 +67,7 @@ def test_policies_that_differ_in_weights_alone_share_a_program(cluster):
     assert len({id(program(policy)) for policy in (one, longer, nested, another)}) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_batch_gives_the_same_as_one_run_after_the_other(cluster, job_lists, comparison):
     batch = compare(cluster, job_lists, ["pack"], Settings(batched=True))
     for one, other in zip(batch.rows[0].outcomes, comparison.rows[0].outcomes, strict=True):
@@ -76,7 +76,7 @@ def test_a_batch_gives_the_same_as_one_run_after_the_other(cluster, job_lists, c
         np.testing.assert_allclose(one.finish_s, other.finish_s, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_what_is_drawn_does_not_depend_on_the_lists_beside(cluster, monkeypatch):
     """The second list needs larger tables, and at other times."""
     monkeypatch.setattr(rules, "SMALLEST_QUEUE", 8)
