@@ -106,7 +106,7 @@ class Evaluate(ScenarioOptions, ExecutorOptions):
     figure: Output = None
     """Also draw the distribution of job completion times, of --worlds the performance profile (.png, .pdf or .svg)."""
     seeds: Annotated[int | None, optional("N")] = None
-    """Job lists, each with its own seed (default: 5 for synthetic workloads, 1 for traces). With --worlds lists of
+    """Job lists, each with its own seed (default: 5 for synthetic workloads, 1 for traces). With --worlds, lists of
     each world's jobs, in other orders and at other moments (default: 1, its own)."""
     keep_runs: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Keep every job of the first job list in --json, for `jaxsched report`."""

@@ -190,7 +190,7 @@ class Shape:
     domains: int  # D: `racks`, or 0 where no rack is an NVLink domain
     links: int  # E, per partition
     hops: int  # H
-    uneven: int  # U
+    uneven: int  # U: 1, or 0 where no partition is
     all_links: int  # L, without the dummy
 
 

@@ -201,7 +201,10 @@ def legend(comparison: WorldsComparison) -> list[str]:
         f"<= {NEAR}: share of worlds; all jobs: share of worlds in which every job has finished; unstable: worlds",
     ]
     if comparison.seeds > 1:
-        lines.append(f"means of each world are over {comparison.seeds} lists of its jobs, and so is what is best there")
+        lines.append(
+            f"means of each world are over {comparison.seeds} lists of its jobs, and so is what is best there; "
+            "unstable: on any of them"
+        )
     if not comparison.complete.all():
         lines.append("† worlds without all jobs finished are not in its means, and within no factor of the best")
     names = [worlds[place] for place in np.flatnonzero(comparison.unstable.all(0)).tolist()]

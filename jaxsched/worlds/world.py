@@ -66,14 +66,14 @@ class World:
         return Catalogue((*BUILT_IN.models, *self.models))
 
     def job_lists(self, count: int) -> list[JobList]:
-        """Its jobs, and `count - 1` lists of the same jobs in other orders, at other moments of the same time."""
+        """Its jobs, and `count - 1` lists of the same jobs in other orders, at other moments in between."""
         jobs, found = self.jobs, [self.jobs]
         for number in range(1, count):
             rng = np.random.default_rng((zlib.crc32(self.name.encode()), number))
             order, moment = rng.permutation(len(jobs)), np.cumsum(rng.exponential(size=len(jobs)))
-            moment *= jobs.submit_s[-1] / moment[-1]
+            moment = np.interp(moment, moment[[0, -1]], jobs.submit_s[[0, -1]])
             columns = {field.name: getattr(jobs, field.name)[order] for field in dataclasses.fields(jobs)}
-            found.append(JobList(**columns | {"submit_s": moment}))
+            found.append(JobList(**columns | {"submit_s": moment, "given_s": moment, "home": jobs.home}))
         return found
 
     def write(self, folder: str | Path) -> None:

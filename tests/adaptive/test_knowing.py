@@ -51,6 +51,13 @@ def test_no_other_search_finds_a_better_fit(seed):
     np.testing.assert_allclose(np.stack(guesses, axis=-1), expected, rtol=1e-5)
 
 
+def test_last_bits_of_what_was_seen_make_no_other_fit():
+    rows = drawn_rows(np.random.default_rng(5), [(1, 8), (2, 8), (4, 16), (8, 16), (16, 32)])
+    nudged = rows * [1.0, 1.0, 1 + 1e-14, 1 - 1e-14]
+    assert (rows != nudged).any()
+    np.testing.assert_array_equal(fit_to(rows, PER_NODE), fit_to(nudged, PER_NODE))
+
+
 def test_what_was_never_seen_scales_perfectly():
     """One GPU: no network. One node: several nodes take 1.1 times as long. One batch: half of a pass is constant."""
     rng = np.random.default_rng(0)

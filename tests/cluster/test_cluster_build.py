@@ -10,6 +10,7 @@ import pytest
 from jaxsched.cluster.build import build
 from jaxsched.cluster.gpu_types import GPU_SPEEDS, GPU_TYPES, numbered_types, relative_speeds
 from jaxsched.cluster.hardware import distinct_speeds, reference_type, total_gpus
+from jaxsched.cluster.presets import get_cluster
 from jaxsched.cluster.servers import Server, default_schedulers, gpu_types, partition_rows, split_gpus
 from jaxsched.cluster.topology import Topology, fat_tree, leaf_spine
 from jaxsched.errors import UserError
@@ -79,6 +80,21 @@ def test_leaves_have_the_agreed_types():
         leaf = getattr(cluster, name)
         assert isinstance(leaf, jax.Array), name
         assert leaf.dtype == (jnp.int32 if name in integers else jnp.float32), name
+
+
+@pytest.mark.parametrize(
+    ("name", "schedulers", "uneven"),
+    [
+        ("torus3d-16", 1, [1]),
+        ("torus3d-16", 4, [1] * 4),
+        ("fat-tree-8", 1, [1]),
+        ("dragonfly-9", 2, [0, 1]),
+        ("dragonfly-16", 4, []),
+        ("leaf-spine-16", 1, []),
+    ],
+)
+def test_racks_are_unevenly_far_apart_in_a_partition(name, schedulers, uneven):
+    assert np.asarray(get_cluster(name, schedulers).uneven).ravel().tolist() == uneven
 
 
 def test_one_rack_needs_no_link():

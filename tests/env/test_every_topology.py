@@ -11,10 +11,12 @@ from jaxsched.cluster.build import Shape, build, pad
 from jaxsched.cluster.presets import SERVERS
 from jaxsched.cluster.servers import Server
 from jaxsched.cluster.topologies import TOPOLOGIES
+from jaxsched.policies.registry import parse
 from tests.env.test_oracle import assert_same
 from tests.oracle import policies, simulator
+from tests.simulation.test_compiled_oracle import as_the_oracle, played
 from tests.support import strategies
-from tests.support.specs import AHEAD
+from tests.support.specs import AHEAD, GREEDY
 
 FLAT = [kind for kind in TOPOLOGIES if kind not in SERVERS]  # of domains: `tests/dynamics/test_domains.py`
 SIZES = {"bcube": (4, 8, 9, 16), "torus2d": (4, 6, 8, 9, 12, 15, 16), "torus3d": (8, 12, 16)}
@@ -62,9 +64,18 @@ def test_every_job_ends_when_the_oracle_says(case):
     np.testing.assert_array_equal(state.free, case.cluster.group_gpus)
 
 
-@pytest.mark.long
+@pytest.mark.slower
 @settings(max_examples=20)
 @given(case=cases(), spec=st.sampled_from(AHEAD["two"]))
 def test_who_looks_ahead_does_what_the_oracle_does(case, spec):
     """With servers in a row, where racks are unevenly far apart."""
     assert_same(case, spec, AHEAD["two"], "analytic")
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(case=cases(), spec=st.sampled_from([*AHEAD["two"], *GREEDY["two"]]))
+def test_in_the_event_loop_as_well(case, spec):
+    case = dataclasses.replace(case, law="analytic")
+    policy = parse(spec)
+    as_the_oracle(case, policy, played(case, policy, 10**6, in_python=False))

@@ -124,7 +124,8 @@ def test_further_lists_hold_the_same_jobs_in_other_orders_at_other_moments():
 
     for jobs in others:
         assert sorted(rows(jobs)) == sorted(rows(own)) and rows(jobs) != rows(own)
-        assert (np.diff(jobs.submit_s) >= 0).all() and jobs.submit_s[-1] == pytest.approx(own.submit_s[-1])
+        assert (np.diff(jobs.submit_s) >= 0).all() and jobs.submit_s[[0, -1]] == pytest.approx(own.submit_s[[0, -1]])
+        assert (jobs.given_s == jobs.submit_s).all() and (jobs.home == own.home).all()
     assert len({jobs.submit_s.tobytes() for jobs in (own, *others)}) == 4
 
 

@@ -38,9 +38,9 @@ LAW = _record(kappa="f8", power="f8")
 # have come or gone, or some that run here are affected by others; `target`: where
 # the job at the place `chosen` of the queue goes in this round, -1 = nowhere; `room`: free queue slots before it;
 # `settled`: up to that boundary nothing here is to be started or stopped, if nobody comes, goes or changes speed;
-# `anchor`, `way`: of its candidate placement, or `anchor`, `gpu`: the group of a fraction, and the index of its GPU
-# that a policy names, -1 = none; `gang` for which GPUs are kept, -1 = none, `wait_s` and `spare`: see `openings`;
-# `least` of the candidate; `base`: of that which the job has now, 0: not looking ahead, see `looking`.
+# `anchor`, `way`: of its candidate placement (`candidates.WAYS`), or `anchor`, `gpu`: the group of a fraction, and the
+# index of its GPU that a policy names, -1 = none; `gang` for which GPUs are kept, -1 = none, `wait_s` and `spare`: see
+# `openings`; `least` of the candidate; `base`: of that which the job has now, 0: not looking ahead, see `looking`.
 PARTITION = _record(
     free_gpus="i8", queued="i8", running="i8", next_finish_s="f8", next_early_s="f8", stale="i8", waited="i8",
     settled="i8", target="i8", chosen="i8", room="i8", anchor="i8", way="i8", gpu="i8", gang="i8", wait_s="f8",
@@ -133,7 +133,7 @@ class Site(NamedTuple):
     link_id: Int64[np.ndarray, "P E"]
     path: Int32[np.ndarray, "P T T H"]  # links between racks, as `cluster.hardware` has them
     path_share: Float32[np.ndarray, "P T T H"]  # 0 behind the last of them
-    uneven: Int64[np.ndarray, "P"]  # 1 where some racks are further apart than others
+    uneven: Int64[np.ndarray, "P"]  # as in `Cluster`
     reach_first: Int64[np.ndarray, "L+2"]  # where the partitions that reach a link begin in `reach`
     reach: Int64[np.ndarray, "pairs"]
     reach_row: Int64[np.ndarray, "pairs"]  # of `Tables.users` for that link in that partition

@@ -135,7 +135,7 @@ def _place_in_container(w: World, t: Tables, p: int, workers: int, size: int) ->
 
 @compiled
 def fill_servers(
-    w: World, t: Tables, p: int, rack: int, workers: int, size: int, way: int, used: int = 0, most: int = MANY
+    w: World, t: Tables, p: int, near: int, workers: int, size: int, way: int, used: int = 0, most: int = MANY
 ) -> int:
     """Fill servers in the order of their keys, in a turn all of the least key left; how many groups are used then.
 
@@ -144,7 +144,7 @@ def fill_servers(
     servers, roomy, count, key = w.site.servers.shape[1], t.scratch.roomy, 0, NEVER
     k = t.free.shape[1] // servers
     for s in range(servers):
-        own = _find_server_key(w, t, p, s, rack, way)
+        own = _find_server_key(w, t, p, s, near, way)
         if own < NEVER:
             roomy[count].server, roomy[count].key = s, own
             count, key = count + 1, min(key, own)
@@ -164,16 +164,16 @@ def fill_servers(
 
 
 @inlined
-def _find_server_key(w: World, t: Tables, p: int, s: int, rack: int, way: int) -> int:
-    """Of a server with room in a rack, or in any (-1): NEAR also takes others, after those.
+def _find_server_key(w: World, t: Tables, p: int, s: int, near: int, way: int) -> int:
+    """Of a server with room in the rack `near`, or in any (-1): NEAR also takes others, after those.
 
-    ROW takes any, in order of index, from the server `rack` on, round to the one before it.
+    ROW takes all servers in order of index, from the server `near` on, round to the one before it.
     """
-    fits, here = t.scratch.fits_server[s], rack < 0 or w.site.servers[p, s].rack == rack
-    if fits == 0 or not (here or way >= NEAR):
+    fits, here = t.scratch.fits_server[s], near < 0 or w.site.servers[p, s].rack == near
+    if way == ROW and fits > 0:
+        return s - near if s >= near else w.site.servers.shape[1] + s - near
+    if fits == 0 or not (here or way == NEAR):
         return NEVER
-    if way == ROW:
-        return s - rack if s >= rack else w.site.servers.shape[1] + s - rack
     if way == BY_USE:
         return quantise(t.on_wire[(2 * p + 1) * w.site.servers.shape[1] + s].use)
     return -fits if here else MANY - fits
