@@ -31,6 +31,7 @@ from jaxsched.errors import UserError
 from jaxsched.pytree import on_device
 
 MAX_ROUTE_BYTES = 8 * 2**30  # route is dense: P T T E floats
+UNEVEN = 0.01  # links by which distances between racks differ at least, where shares of routes are not merely rounded
 
 
 def build(
@@ -146,7 +147,7 @@ def list_paths(route: Float32[np.ndarray, "P T T E"]) -> dict[str, Array]:
     path, share = np.zeros(size, np.int32), np.zeros(size, np.float32)
     path[(*crossed[:3], hop)], share[(*crossed[:3], hop)] = crossed[3], route[crossed]
     length = route.sum(-1)
-    uneven = np.ptp(np.where(length > 0, length, length.max((1, 2), keepdims=True)), axis=(1, 2)) > 0.01
+    uneven = np.ptp(np.where(length > 0, length, length.max((1, 2), keepdims=True)), axis=(1, 2)) > UNEVEN
     return {
         "path": on_device(path, np.int32),
         "path_share": on_device(share, np.float32),

@@ -73,7 +73,7 @@ def compare_worlds(
     asked = [policies] if isinstance(policies, str) else list(policies)
     policies = parse_all(asked)
     plain = [name for name in PLAIN if name not in {policy.name for policy in policies}]
-    made = _draw_all(choice, first, num_jobs, check_whole(seeds, "compare_worlds", "seeds", 1, MOST_JOBS), drawn)
+    made = _draw_all(choice, first, num_jobs, check_whole(seeds, "worlds", "seeds", 1, MOST_JOBS), drawn)
     _check(made, policies, "", settings)
     _check(made, [parse(name) for name in plain], ", where the plain rules are always played", settings)
     tasks = [Task(f"world {world.name}", play_world, world) for world in made]

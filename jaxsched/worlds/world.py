@@ -66,7 +66,7 @@ class World:
         return Catalogue((*BUILT_IN.models, *self.models))
 
     def job_lists(self, count: int) -> list[JobList]:
-        """Its jobs, and `count - 1` lists of the same jobs in other orders, at other moments in between."""
+        """Its jobs, and `count - 1` lists of the same jobs in other orders, at other moments between the same two."""
         jobs, found = self.jobs, [self.jobs]
         for number in range(1, count):
             rng = np.random.default_rng((zlib.crc32(self.name.encode()), number))
