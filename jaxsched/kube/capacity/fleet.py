@@ -117,7 +117,7 @@ def read_fleet(nodes: Sequence[Node], settings: PlanSettings, keep: Shape | None
     speeds = {**settings.all_gpu_speeds, **dict(types)}
     if not servers:
         shape = keep or Shape(
-            settings.schedulers or 1, servers=4, groups=2, racks=1, domains=0, links=4, hops=HOPS, uneven=0, all_links=4
+            settings.schedulers or 1, servers=4, groups=2, racks=1, domains=0, links=4, hops=HOPS, uneven=1, all_links=4
         )
         padding = _all_types(_without_gpus(shape), settings)
         return Fleet((), (), np.zeros((0, 2), int), padding, padding, shape)
@@ -253,7 +253,7 @@ def _with_headroom(needed: Shape, settings: PlanSettings) -> Shape:
         domains=racks if needed.domains else 0,
         links=HOPS * racks,  # enough wherever the boundaries between partitions move
         hops=max(HOPS, needed.hops),
-        uneven=needed.uneven,
+        uneven=1,  # other labels may make it so
         all_links=max(
             more(needed.all_links) + HOPS * racks, HOPS * needed.partitions * servers
         ),  # a rack for every node
