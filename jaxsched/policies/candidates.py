@@ -10,7 +10,7 @@ from jaxtyping import Bool, Int16, Int32
 
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.policies.filling import fill_servers_in_order, quantise
+from jaxsched.policies.filling import fill_from, fill_servers_in_order, quantise
 from jaxsched.policies.rules import View, capacity, per_server, server_pressure
 from jaxsched.semantics import ANCHORS, CAPS, GPUS, OPENED
 from jaxsched.workload.jobs import WHOLE
@@ -49,26 +49,22 @@ def list_candidates(view: View, job: JobSpec) -> tuple[Int32[Array, "C NK"], Boo
     Where racks may be unevenly far apart, index = anchor * 6 + in a row * 3 + cap.
     """
     layout = layout_of(view.cluster)
-    fits = capacity(view, job)
-    rack = view.cluster.server_rack
-    index, size = jnp.arange(layout.servers), layout.servers
-    ways = [[cap, row] for row in range(1 + bool(view.cluster.uneven.size)) for cap in CAPS]
+    fits, rack, index = capacity(view, job), view.cluster.server_rack, jnp.arange(layout.servers)
 
-    def one(anchor: Array, way: Array) -> tuple[Array, Array]:
-        cap, in_row = way
+    def one(anchor: Array, cap: Array) -> tuple[Array, Array]:
         capped = jnp.minimum(fits, cap)
         by_server = per_server(layout, capped)
-        elsewhere = (index != anchor).astype(jnp.int32) + (rack != rack[anchor])
-        key = elsewhere * 2048 + (1024 - by_server)
-        if view.cluster.uneven.size:
-            key = jnp.where(in_row > 0, (index - anchor) % size, key)
-        workers = fill_servers_in_order(key, capped, job.workers)
         binding = (cap >= CAPS[0]) | (cap < job.workers)
-        there = in_row <= view.cluster.uneven.sum()
-        return workers, (anchor >= 0) & binding & there & (by_server.sum() >= job.workers)
+        valid = (anchor >= 0) & binding & (by_server.sum() >= job.workers)
+        elsewhere = (index != anchor).astype(jnp.int32) + (rack != rack[anchor])
+        near = fill_servers_in_order(elsewhere * 2048 + (1024 - by_server), capped, job.workers)
+        if not view.cluster.uneven.size:
+            return near[None], valid[None]
+        others = valid & (view.cluster.uneven.sum() > 0) & (by_server[anchor] < job.workers)
+        return jnp.stack([near, fill_from(anchor * layout.groups, capped, job.workers)]), jnp.stack([valid, others])
 
-    every_way = jax.vmap(one, in_axes=(None, 0))
-    workers, valid = jax.vmap(every_way, in_axes=(0, None))(list_anchors(view, job), jnp.array(ways, jnp.int32))
+    every_cap = jax.vmap(one, in_axes=(None, 0), out_axes=1)
+    workers, valid = jax.vmap(every_cap, in_axes=(0, None))(list_anchors(view, job), jnp.array(CAPS, jnp.int32))
     return workers.reshape(-1, layout.nk), valid.reshape(-1)
 
 

@@ -52,6 +52,13 @@ def fill_servers_in_order(
     return jnp.clip(of_server - (jnp.cumsum(fits, -1) - fits), 0, fits).reshape(-1)
 
 
+def fill_from(first: Int32[Array, ""], capacity: Int32[Array, "NK"], need: Int32[Array, ""]) -> Int32[Array, "NK"]:
+    """Workers per group when groups take what they can by index, from group `first` on and then from group 0."""
+    so_far = jnp.cumsum(capacity) - capacity
+    wrapped = jnp.where(jnp.arange(capacity.shape[0]) < first, capacity.sum(), 0)
+    return jnp.clip(need - (so_far - so_far[first] + wrapped), 0, capacity)
+
+
 def ahead(key: Int32[Array, "K"]) -> Bool[Array, "K K"]:
     """Whether the second comes before the first in ascending order of (key, index)."""
     index = jnp.arange(key.shape[0])

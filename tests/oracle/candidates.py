@@ -39,6 +39,9 @@ def candidates(state: State, p: int, j: int) -> list[dict[int, int] | None]:
                 out.append(None)
                 continue
             capped_s = [sum(capped[a] for a in hw.groups_of(s)) for s in range(hw.N)]
+            if row and capped_s[anchor] >= job.W:
+                out.append(None)
+                continue
 
             def key(a: int, anchor=anchor, capped_s=capped_s, row=row):
                 s = a // hw.K

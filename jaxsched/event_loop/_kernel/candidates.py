@@ -18,11 +18,11 @@ WAYS = (*CAPS, *(-cap for cap in CAPS))  # of a candidate: its cap, below 0 wher
 def fill_around(w: World, t: Tables, p: int, j: int, anchor: int, way: int) -> int:
     """Place a gang on the server `anchor`, then on others: those of its rack first, or in a row.
 
-    How many groups are used; 0 if the gang does not fit so.
+    How many groups are used; 0 if the gang does not fit so, or not in a row as it fits on the anchor.
     """
     servers, need, size, cap = w.site.servers.shape[1], w.jobs[j].workers, w.jobs[j].size, abs(way)
     k = t.free.shape[1] // servers
-    if _count_fits(w, t, p, size, cap) < need:
+    if _count_fits(w, t, p, size, cap) < need or (way < 0 and t.scratch.fits_server[anchor] >= need):
         return 0
     used = fill(t, p, anchor * k, (anchor + 1) * k, need, size, 0, cap)
     need -= min(t.scratch.fits_server[anchor], need)
