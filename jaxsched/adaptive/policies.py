@@ -48,9 +48,8 @@ def optimus(view: View) -> Allocation:
     rows = jnp.arange(view.gpus.shape[0])
     gpus = _fewest(view)
     left_s = view.iterations[:, None] * view.update_s[:, 0]
-    saved_s = jnp.where(
-        jnp.isfinite(left_s[:, 1:]), left_s[:, :-1] - left_s[:, 1:], -jnp.inf
-    )  # by one more than [:, i]
+    # by one more than [:, i]
+    saved_s = jnp.where(jnp.isfinite(left_s[:, 1:]), left_s[:, :-1] - left_s[:, 1:], -jnp.inf)
 
     def gains(gpus: Int[Array, "J"]) -> Float64[Array, "J"]:
         at = jnp.minimum(gpus, saved_s.shape[1] - 1)

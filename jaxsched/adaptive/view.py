@@ -28,7 +28,8 @@ def most_free(
     """
     same = _keeps(state, gpus, kind)
     kept = jnp.where(same[:, None], state.place, 0)
-    sequence, count = _in_order((gpus > 0) & ~same, order)
+    chosen = (gpus > 0) & ~same
+    sequence, count = jnp.argsort(jnp.where(chosen, order, jnp.iinfo(jnp.int32).max)), chosen.sum()
 
     def one(carry: tuple) -> tuple:
         i, place, free = carry
@@ -102,11 +103,6 @@ _FAR = 1 << 20
 
 def _keeps(state: State, gpus: Int[Array, "J"], kind: Int[Array, "J"]) -> Bool[Array, "J"]:
     return (gpus > 0) & (gpus == state.gpus) & (kind == state.kind)
-
-
-def _in_order(chosen: Bool[Array, "J"], order: Int[Array, "J"]) -> tuple[Int[Array, "J"], Int[Array, ""]]:
-    """The chosen jobs' rows by `order`, and how many there are."""
-    return jnp.argsort(jnp.where(chosen, order, jnp.iinfo(jnp.int32).max)), chosen.sum()
 
 
 def _from_the_most(free: Int[Array, "N"], wanted: Int[Array, ""], most: int) -> Int[Array, "N"]:

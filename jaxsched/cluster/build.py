@@ -62,7 +62,8 @@ def build_rows(
         raise UserError(f"topology: places {len(topology.server_rack)} servers, but the cluster has {len(servers)}")
     blocks = find_blocks(servers, topology, rows)
     numbers = numbered_types(gpu_types(servers))
-    racks = _local_racks(rows, np.asarray(topology.server_rack))
+    server_rack = np.asarray(topology.server_rack)
+    racks = _padded([np.unique(server_rack[block[block >= 0]]) for block in rows], -1)  # global ones
     link_id, route = _local_routes(racks, topology)
     local_rack = [
         np.where(block >= 0, np.searchsorted(own[own >= 0], topology.server_rack[block]), 0)
@@ -114,11 +115,6 @@ def _server_arrays(
         "nic_bytes_s": on_device(nic[rows], np.float32),
         "reservable": on_device(reservable[rows], np.int32),
     }
-
-
-def _local_racks(rows: Int[np.ndarray, "P N"], server_rack: Int[np.ndarray, "S"]) -> Int[np.ndarray, "P T"]:
-    """Global racks of each partition, ascending, -1 = padding."""
-    return _padded([np.unique(server_rack[block[block >= 0]]) for block in rows], -1)
 
 
 def _local_routes(

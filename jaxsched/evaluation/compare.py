@@ -41,7 +41,6 @@ from jaxsched.simulation.settings import Settings, compact_tenants
 from jaxsched.simulation.simulate import simulate
 from jaxsched.workload.catalogue import get_catalogue
 from jaxsched.workload.jobs import ENDS, JobList
-from jaxsched.workload.models import Profiles
 
 # Policies, cluster, job lists, settings, report: see `simulate`.
 Simulate = Callable[
@@ -95,7 +94,8 @@ def compare(
             raise UserError("compare: jobs is an empty list; it should have at least one JobList")
         jobs_by_seed = job_lists(jobs)
     models = profiles_on(cluster, get_catalogue(settings.models).models)
-    lists = compact_tenants([_convert_to_reference(cluster, models, jobs) for jobs in jobs_by_seed])
+    typed = lambda jobs: on_reference(cluster, models, jobs) if (jobs.gpu_type != "").any() else jobs
+    lists = compact_tenants([typed(jobs) for jobs in jobs_by_seed])
     results = play(policies, cluster, lists, settings, report)
     gpus = total_gpus(cluster)
     bounds = np.array(
@@ -118,11 +118,6 @@ def _split_settings(settings: Settings, options: Mapping[str, Any]) -> tuple[Set
     """The settings with the options that are theirs, and the others."""
     changes = {name: value for name, value in options.items() if name in _OF_SETTINGS}
     return dataclasses.replace(settings, **changes), {name: options[name] for name in options if name not in changes}
-
-
-def _convert_to_reference(cluster: Cluster, models: Profiles, jobs: JobList) -> JobList:
-    """The jobs with run times on the cluster's reference GPU type."""
-    return on_reference(cluster, models, jobs) if (jobs.gpu_type != "").any() else jobs
 
 
 def _row(

@@ -32,12 +32,8 @@ SCHEDULERS = {
 }
 QSSF = "qssf"
 OF_PROFILES = "allocation"  # of jobs with profiles, whose world has policies of its own
-FITTED_LAWS = (
-    "interference",
-    "placement",
-    "step-time",
-    OF_PROFILES,
-)  # shipped beside checkpoints, and no policies here
+# shipped beside checkpoints, and no policies here
+FITTED_LAWS = ("interference", "placement", "step-time", OF_PROFILES)
 
 
 def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:

@@ -25,7 +25,7 @@ from jaxsched.workload.load import (
     get_workload,
     is_path,
     unknown_workload,
-)  # fmt: skip
+)
 
 # A name or file, jobs, or what makes a list of a seed.
 Workload = str | Path | JobList | Sequence[JobList] | Callable[[int], JobList]

@@ -54,11 +54,8 @@ class Tests:
     duration_cap_s: float = 0.0
     interval_s: float = 0.0
     interference: str = ""
-    policies: Annotated[tuple[str, ...], Meta(min_length=1)] = (
-        "pack",
-        "pack:area+backfill",
-        "greedy-wait",
-    )  # to compare with
+    # to compare with
+    policies: Annotated[tuple[str, ...], Meta(min_length=1)] = ("pack", "pack:area+backfill", "greedy-wait")
 
 
 @dataclasses.dataclass(frozen=True)

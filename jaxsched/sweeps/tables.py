@@ -24,7 +24,7 @@ from jaxsched.evaluation.metrics import (
     interquartile_mean,
     mean_interval,
     probability_of_improvement,
-)  # fmt: skip
+)
 from jaxsched.evaluation.tables import align, markdown_table, plus_minus
 from jaxsched.io.json_file import read_rows
 from jaxsched.learning.loop import METRICS_FILE

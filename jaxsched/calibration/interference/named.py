@@ -22,7 +22,7 @@ from jaxsched.dynamics.interference import (
     default_interference,
     default_strengths,
     fitted,
-)  # fmt: skip
+)
 from jaxsched.dynamics.sharing import SharingTable
 from jaxsched.errors import UserError
 from jaxsched.io.cards import SHIPPED

@@ -78,7 +78,7 @@ def _find_best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float
     """Of anchors and ways: `PARTITION.anchor` and `way`."""
     partition, job = t.partitions[p], w.jobs[j]
     partition.gpu = -1
-    least, best_cost, best_loss = NEVER, np.inf, np.inf
+    least, best_cost, best_loss, tried = NEVER, np.inf, np.inf, 0
     _choose_anchors(w, t, p, j)
     for i in range(len(t.scratch.anchors)):
         anchor = t.scratch.anchors[i]
@@ -91,12 +91,31 @@ def _find_best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float
             if used == 0:
                 continue
             sort_places(t, used)
+            if _is_among(t, used, tried):
+                continue
+            tried += 1
             cost, loss = _appraise(w, t, p, j, used, -1, least)
             if quantise(cost) < least:
                 partition.anchor, partition.way, least = anchor, way, quantise(cost)
                 partition.least = t.slots[p, t.running[p, partition.running].slot].least
                 best_cost, best_loss = cost, loss
     return best_cost, best_loss
+
+
+@compiled
+def _is_among(t: Tables, used: int, count: int) -> bool:
+    """Whether the placement at hand is one of the first `count` of `Scratch.tried`; if not, it is the next there."""
+    place, tried = t.scratch.place, t.scratch.tried
+    tried[count, 0] = used
+    for i in range(used):
+        tried[count, 1 + i] = place[i].group << 32 | place[i].workers
+    for c in range(count):
+        i = 0
+        while i <= used and tried[c, i] == tried[count, i]:
+            i += 1
+        if i > used:
+            return True
+    return False
 
 
 @compiled
@@ -168,9 +187,7 @@ def _appraise(w: World, t: Tables, p: int, j: int, used: int, gpu: int, least: i
     write_footprint(w, t, p, slot, j, used)
     if w.jobs[j].size < 0:
         t.slots[p, slot].gpu = gpu if gpu >= 0 else choose_gpu(t, p, t.scratch.place[0].group, -w.jobs[j].size)
-    own, added_s = _measure_effect(w, t, p, slot, j, least)
-    later_s = _estimate_later(w, t, p, used, own * estimate_s) if w.rule.lifetimes else 0.0
-    cost = own + added_s / estimate_s + later_s / estimate_s
+    own, added_s, cost = _measure_effect(w, t, p, slot, j, used, estimate_s, least)
     over = t.slots[p, slot].least
     if w.rule.ahead and w.jobs[j].size > 0:  # as if the GPUs were those of `base`
         over = over / t.partitions[p].base if t.partitions[p].base > 0.0 else 1.0
@@ -189,10 +206,12 @@ def believe_rates(w: World, t: Tables, p: int) -> None:
 
 
 @compiled
-def _measure_effect(w: World, t: Tables, p: int, slot: int, j: int, least: int) -> tuple[float, float]:
-    """The job's own slowdown with the footprint in that slot, and the seconds that it adds to the running jobs.
+def _measure_effect(
+    w: World, t: Tables, p: int, slot: int, j: int, used: int, estimate_s: float, least: int
+) -> tuple[float, float, float]:
+    """With the footprint in that slot the job's own slowdown, the seconds it adds to the running jobs, and its cost.
 
-    These are 0 if the score of the first is not under `least`.
+    Not all of the seconds are counted if the score of the cost is not under `least` without the others.
     """
     groups, wires = t.slots[p, slot].groups, t.slots[p, slot].wires
     for i in range(groups):
@@ -212,11 +231,16 @@ def _measure_effect(w: World, t: Tables, p: int, slot: int, j: int, least: int) 
     if shares:
         lie_on_gpu(t, p, slot)
     own, added_s = compute_slowdown(w, t, p, slot, j, t.shared.believed), 0.0
-    for i in range(t.partitions[p].running if quantise(own) < least else 0):
+    later_s = _estimate_later(w, t, p, used, own * estimate_s) if w.rule.lifetimes else 0.0
+    cost = own + added_s / estimate_s + later_s / estimate_s
+    for i in range(t.partitions[p].running if quantise(cost) < least else 0):
         run = t.running[p, i]
         if is_affected(t, p, run.slot):
             slower = compute_slowdown(w, t, p, run.slot, run.job, t.shared.believed) - t.shared.rate[i]
             added_s += (1.0 if w.rule.alike else t.scratch.left_s[i]) * max(slower, 0.0)
+            cost = own + added_s / estimate_s + later_s / estimate_s
+            if quantise(cost) >= least:
+                break
     if shares:
         leave_gpu(t, p, slot)
     mark_none(t, p)
@@ -227,7 +251,7 @@ def _measure_effect(w: World, t: Tables, p: int, slot: int, j: int, least: int) 
     for i in range(wires):
         wired, kept_wire = t.on_wire[t.wires[p, slot, i].wire], t.scratch.kept_wires[i]
         wired.users, wired.use = kept_wire.users, kept_wire.use
-    return own, added_s
+    return own, added_s, cost
 
 
 @compiled

@@ -141,7 +141,7 @@ def _takes_place(w: World, t: Tables, p: int, j: int, wait_s: float) -> bool:
 @compiled
 def _had_better_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int) -> bool:
     """Whether a job would be done sooner on a place that it can have once some running jobs have ended."""
-    partition, service, least = t.partitions[p], t.service[j], eff
+    partition, service, waits = t.partitions[p], t.service[j], False
     anchor, way, gpu = partition.anchor, partition.way, partition.gpu
     if service.reach == 0.0 or w.masks:
         _keep(w, t, p)
@@ -151,15 +151,15 @@ def _had_better_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int)
     if quantise(service.reach) < quantise(eff):
         estimate_ends(w, t, p)  # others who asked may have left out some
         _keep(w, t, p)
-        least = _find_soonest(w, t, p, j, eff, tier)
+        waits = _is_sooner_later(w, t, p, j, eff, tier)
         _restore(w, t, p)
     partition.anchor, partition.way, partition.gpu = anchor, way, gpu
-    return quantise(least) < quantise(eff)
+    return waits
 
 
 @compiled
-def _find_soonest(w: World, t: Tables, p: int, j: int, least: float, tier: int) -> float:
-    """By when a job can be done, waiting included, over its estimate; at most `least`, which it is if it starts now."""
+def _is_sooner_later(w: World, t: Tables, p: int, j: int, eff: float, tier: int) -> bool:
+    """Whether a job is done sooner if it waits for some running jobs to end; `eff`: its `loss` if it does not wait."""
     estimate_s, reach, after_s = max(w.jobs[j].estimate_s, 1e-9), t.service[j].reach, 0.0
     waited_s = (t.numbers[BOUNDARY] - w.jobs[j].arrival) * w.interval_s / t.partitions[p].queued
     if w.asks:
@@ -170,12 +170,13 @@ def _find_soonest(w: World, t: Tables, p: int, j: int, least: float, tier: int) 
             if t.scratch.end_s[i] > after_s and w.jobs[t.running[p, i].job].size > 0:
                 end_s = min(end_s, t.scratch.end_s[i])
         waits = (waited_s + max(end_s, w.interval_s)) / estimate_s
-        if quantise(waits + reach) >= quantise(least):
-            return least
+        if quantise(waits + reach) >= quantise(eff):
+            return False
         _let_end(w, t, p, after_s, end_s, j, tier)
         after_s = end_s
         _, then = find_best_candidate(w, t, p, j)
-        least = min(least, waits + then)
+        if quantise(waits + then) < quantise(eff):
+            return True
 
 
 @compiled

@@ -264,6 +264,7 @@ class Scratch(NamedTuple):
     exit_s: Float64[np.ndarray, "N"]  # seconds until the last job of each of its servers ends
     inputs: Float64[np.ndarray, "inputs"]  # of the index of `seek`, of the partition at hand
     anchors: Int64[np.ndarray, "anchors"]  # servers, -1 = none
+    tried: Int64[np.ndarray, "C 1+NK"]  # placements: of how many groups, and each with its workers
     level: Int64[np.ndarray, "R"]  # of the running jobs of the partition at hand, LOWEST: may not be stopped
     most_without: Int64[np.ndarray, "N"]  # as `most`, of `without`
     without: Int64[np.ndarray, "NK"]  # free GPUs of the partition at hand without some of its jobs
@@ -304,9 +305,7 @@ class Tables(NamedTuple):
     wires: Records  # WIRE[P, R, ...]
     on_group: Records  # ON_GROUP[P, NK]
     on_wire: Records  # ON_WIRE[wires]
-    users: Int64[
-        np.ndarray, "rows B"
-    ]  # bits of slots that use the groups, the wires but for links, links of each partition
+    users: Int64[np.ndarray, "rows B"]  # bits of slots that use groups, wires but for links, links of each partition
     affected: Int64[np.ndarray, "P B"]  # bits of slots where a total is another one than at the last `refresh`
     inside: Int64[np.ndarray, "P B"]  # likewise, but for links
     tenants: Records  # TENANT[V]

@@ -254,9 +254,8 @@ def _with_headroom(needed: Shape, settings: PlanSettings) -> Shape:
         links=HOPS * racks,  # enough wherever the boundaries between partitions move
         hops=max(HOPS, needed.hops),
         uneven=1,  # other labels may make it so
-        all_links=max(
-            more(needed.all_links) + HOPS * racks, HOPS * needed.partitions * servers
-        ),  # a rack for every node
+        # a rack for every node
+        all_links=max(more(needed.all_links) + HOPS * racks, HOPS * needed.partitions * servers),
     )
 
 

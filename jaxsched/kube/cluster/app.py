@@ -28,13 +28,8 @@ log = logging.getLogger("jaxsched.kube")
 
 STUCK_S = 300.0  # without a turn of the loop for this long the process is not alive
 FAILED_S = 5.0  # of rest after a turn that failed
-STILL_WAITING = (
-    "GangIncomplete",
-    "PodGroupMissing",
-    "Gated",
-    "PlanFull",
-    "MakingRoom",
-)  # reasons that time or other pods end
+# reasons that time or other pods end
+STILL_WAITING = ("GangIncomplete", "PodGroupMissing", "Gated", "PlanFull", "MakingRoom")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
