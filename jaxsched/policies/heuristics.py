@@ -181,7 +181,7 @@ def _choose_first(
         choice = jnp.argmin(score(on))
         good = accept(threshold, patience, on)[choice]
         if part.leaving:
-            good = ~look_ahead(params, part, p, w, on, choice).waits
+            good = ~look_ahead(params, part, p, w, on, whole=False).waits
         return good & on.valid[choice], on.workers[choice]
 
     if not on_cpu():  # all jobs of the windows at once

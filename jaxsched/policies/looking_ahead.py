@@ -33,7 +33,7 @@ class Hope(Pytree):
 
 
 def look_ahead(
-    params: EnvParams, window: Window, p: Int32[Array, ""], w: Int32[Array, ""], on: Offers, choice: Int32[Array, ""]
+    params: EnvParams, window: Window, p: Int32[Array, ""], w: Int32[Array, ""], on: Offers, whole: bool = True
 ) -> Hope:
     """Whether a job would be done sooner on a place that it can have once some running jobs have ended.
 
@@ -43,10 +43,11 @@ def look_ahead(
         p: the partition.
         w: the job's place in the window.
         on: what it can have now.
-        choice: which of these it would take.
+        whole: all that it can hope for; else only `waits` counts, and no more is looked at than that takes.
     """
-    leaving, eff = window.leaving, on.effective[choice]
+    leaving, choice = window.leaving, jnp.argmin(score(on))
     assert leaving
+    eff = on.effective[choice]
     ideal, fast = 1.0, jnp.array(True)
     if window.gpu_speeds > 1:  # slower GPUs than those that the job would get now stay hidden
         job = jax.tree.map(lambda leaf: leaf[w], window.job)
@@ -62,7 +63,8 @@ def look_ahead(
 
     def may_pay(carry: tuple[Array, ...]) -> Array:
         after_s, reach, least, *_ = carry
-        return quantise(waits(next_end(after_s)) + reach) < quantise(least)
+        open_yet = whole | (quantise(least) >= quantise(eff))
+        return open_yet & (quantise(waits(next_end(after_s)) + reach) < quantise(least))
 
     def look(carry: tuple[Array, ...]) -> tuple[Array, ...]:
         after_s, reach, least, most, wait_s = carry

@@ -81,7 +81,7 @@ def _build_ahead(params: EnvParams, window: Window) -> Menu:
     def of_job(part: Window, partition: Array, rank: Array) -> Menu:
         on, duration = appraise(params, part, partition, rank), part.duration_s[rank]
         choice = jnp.argmin(score(on))
-        hope = look_ahead(params, part, partition, rank, on, choice)
+        hope = look_ahead(params, part, partition, rank, on)
         menu = _menu_of(on.replace(stake=_stakes(on, hope, choice)), rank, duration, part.wait_s)
         more = jnp.where(menu.mask[:, None], _hopes(on, hope, duration), 0.0)
         features = jnp.concatenate([menu.features, more], -1)

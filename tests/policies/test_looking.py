@@ -56,7 +56,7 @@ def look(params, state):
     window = jax.tree.map(lambda leaf: leaf[0], with_step_times(params, window))
     on = appraise(params, window, zero, zero)
     choice = jnp.argmin(score(on))
-    return on.effective[choice], look_ahead(params, window, zero, zero, on, choice)
+    return on.effective[choice], look_ahead(params, window, zero, zero, on)
 
 
 def test_what_is_hoped_for_is_what_the_job_finds_when_the_wait_is_over(world):
