@@ -104,7 +104,8 @@ def _awaited(
 
     GPUs that it may not use do not count. Infinite if that never comes, and where not `some`. Also what becomes free.
     """
-    free, held_by = state.free.sum((1, 2)), _freed(state, jnp.maximum(state.running.job, 0))
+    free, row = state.free.sum((1, 2)), jnp.maximum(state.running.job, 0)
+    held_by = jnp.where(is_fraction(state, row), 0, gang_gpus(state, row))  # 0: others may share its GPU
     left, need = estimated_left_s(state), gang_gpus(state, gang)
     if state.binds:
         usable = usable_by(state, gang)
@@ -148,8 +149,3 @@ def _ends(
 def gang_gpus(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
     """GPUs that the jobs take, 1 for a fraction."""
     return look_up(state.jobs.workers, row) * look_up(state.jobs.gpus_per_worker, row)
-
-
-def _freed(state: State, row: Int32[Array, "*jobs"]) -> Int32[Array, "*jobs"]:
-    """GPUs that are free when the jobs end; 0 for a fraction, since others may share its GPU."""
-    return jnp.where(is_fraction(state, row), 0, gang_gpus(state, row))

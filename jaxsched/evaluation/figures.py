@@ -275,7 +275,8 @@ def _panel(
     for i, job in enumerate(spans.job):
         y = rows[int(spans.server[i]), int(spans.group[i]), int(spans.gpu[i])]
         x, held = LEFT + spans.start_s[i] * scale, (spans.end_s[i] - spans.start_s[i]) * scale
-        parts.append(_bar(x, y, held, LINE, _shade(float(slowdown[job]))))
+        colour = next((fill for most, fill, _ in SHADES if slowdown[job] <= most), DARKEST[0])
+        parts.append(_bar(x, y, held, LINE, colour))
         restart_s = float(restarts_s[spans.attempt[i]])
         if restart_s > 0:
             parts.append(_bar(x, y, restart_s * scale, LINE, RESTART[0]))
@@ -299,10 +300,6 @@ def _bar(x: float, y: float, wide: float, tall: float, colour: str) -> str:
 
 def _text(x: float, y: float, text: str, size: float, anchor: str = "start") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" text-anchor="{anchor}">{text}</text>'
-
-
-def _shade(slowdown: float) -> str:
-    return next((colour for most, colour, _ in SHADES if slowdown <= most), DARKEST[0])
 
 
 def _title(results: Sequence[Outcome]) -> str:

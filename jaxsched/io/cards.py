@@ -84,7 +84,7 @@ def read(folder: Path, what: str) -> tuple[Any, dict[str, Any]]:
         kinds = {str(np.asarray(leaf).dtype) for leaf in leaves} - {"float32", "float64"}
         finite = not kinds and all(np.isfinite(leaf).all() for leaf in leaves)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError) as error:
-        raise UserError(f"{what} {folder}: {WEIGHTS_FILE} is not readable ({_one_line(error)})") from None
+        raise UserError(f"{what} {folder}: {WEIGHTS_FILE} is not readable ({' '.join(str(error).split())})") from None
     if kinds:
         raise UserError(f"{what} {folder}: {WEIGHTS_FILE} holds {', '.join(sorted(kinds))}, should be float32")
     if not finite:
@@ -154,7 +154,3 @@ def _find_missing(folder: Path, what: str, name: str, error: UserError) -> UserE
     if "no such file" not in str(error) and "Not a directory" not in str(error):
         return UserError(f"{what} {error}")
     return UserError(f"{what} {folder}: no file {name}; name a folder that has one")
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

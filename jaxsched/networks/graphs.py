@@ -1,10 +1,10 @@
 """From an observation to graphs: containment (group, server, rack, scheduler) and the graph of schedulers.
 
-Each level is a bipartite `jraph.GraphsTuple` whose nodes are those that speak followed by those that listen. All sizes
+Each is a bipartite `jraph.GraphsTuple` of those that speak: senders count these, receivers those that listen. All sizes
 are static, so nothing is padded at run time; padding entries of the cluster keep an edge of weight 0, not heard.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import jraph
@@ -20,6 +20,16 @@ class Level(NamedTuple):
     parent: Int32[Array, "children"]
     real: Float32[Array, "children"]  # 0 or 1
     parents: int
+    each: int  # children that every parent has, one behind the other; 0: as `parent` says
+
+
+class Talk(NamedTuple):
+    """A graph, and what is said along its edges."""
+
+    graph: jraph.GraphsTuple
+    spoken: Float32[Array, "edges H"]
+    listeners: int
+    each: int  # edges that lead to every listener, one behind the other; 0: as the receivers say
 
 
 def containment(obs: Observation) -> tuple[Level, Level, Level]:
@@ -31,72 +41,83 @@ def containment(obs: Observation) -> tuple[Level, Level, Level]:
     rack = (obs.server_rack.reshape(p, n) + t * jnp.arange(p)[:, None]).reshape(-1)
     rack_real = jnp.minimum(jnp.zeros(p * t).at[rack].add(server_real), 1.0)
     return (
-        Level(jnp.repeat(jnp.arange(p * n), k), group_real.reshape(-1).astype(jnp.float32), p * n),
-        Level(rack, server_real, p * t),
-        Level(jnp.repeat(jnp.arange(p), t), rack_real, p),
+        Level(jnp.repeat(jnp.arange(p * n), k), group_real.reshape(-1).astype(jnp.float32), p * n, k),
+        Level(rack, server_real, p * t, 0),
+        Level(jnp.repeat(jnp.arange(p), t), rack_real, p, t),
     )
 
 
-def upward(level: Level, children: Float32[Array, "children H"]) -> jraph.GraphsTuple:
-    """Edges from every child to its parent; `children` are heard, the parents' nodes are empty."""
-    count = children.shape[0]
-    return _graph(children, level.parents, jnp.arange(count), count + level.parent, level.real)
+def upward(level: Level, children: Float32[Array, "children H"]) -> Talk:
+    """Every child speaks to its parent."""
+    senders = jnp.arange(children.shape[0])
+    return _talk(children, children, senders, level.parent, level.real, level.parents, level.each)
 
 
-def downward(level: Level, parents: Float32[Array, "parents H"]) -> jraph.GraphsTuple:
-    """Edges from every parent to its children; `parents` are heard, the children's nodes are empty."""
+def downward(level: Level, parents: Float32[Array, "parents H"]) -> Talk:
+    """Every parent speaks to its children."""
     count = level.parent.shape[0]
-    return _graph(parents, count, level.parent, level.parents + jnp.arange(count), level.real)
+    spoken = jnp.repeat(parents, level.each, 0) if level.each else parents[level.parent]
+    return _talk(parents, spoken, level.parent, jnp.arange(count), level.real, count, 1)
 
 
-def exchange(real: Bool[Array, "*batch P"], schedulers: Float32[Array, "S H"]) -> jraph.GraphsTuple:
+def exchange(real: Bool[Array, "*batch P"], schedulers: Float32[Array, "S H"]) -> Talk:
     """The complete graph of the schedulers of each environment, through which they exchange views.
 
     Args: `schedulers` of all environments in a row. Those that are not `real`, because their partition only pads, are
     not heard.
     """
-    p = real.shape[-1]
-    first = jnp.arange(0, schedulers.shape[0], p)[:, None]
-    senders = (first + jnp.repeat(jnp.arange(p), p)).reshape(-1)
-    receivers = (first + jnp.tile(jnp.arange(p), p)).reshape(-1)
+    p, count = real.shape[-1], schedulers.shape[0]
+    first = jnp.arange(0, count, p)[:, None]
+    senders = (first + jnp.tile(jnp.arange(p), p)).reshape(-1)
+    receivers = (first + jnp.repeat(jnp.arange(p), p)).reshape(-1)
     weight = (senders != receivers) & real.reshape(-1)[senders]
-    return _graph(schedulers, 0, senders, receivers, weight.astype(jnp.float32))
+    spoken = jnp.broadcast_to(
+        schedulers.reshape(-1, 1, p, schedulers.shape[1]), (count // p, p, p, schedulers.shape[1])
+    )
+    spoken = spoken.reshape(count * p, -1)
+    return _talk(schedulers, spoken, senders, receivers, weight.astype(jnp.float32), count, p)
 
 
-def hear(graph: jraph.GraphsTuple, listeners: int) -> Float32[Array, "listeners H"]:
-    """What the last so many nodes hear: the sum of what others say to them, by the weights of the edges."""
+def hear(talk: Talk) -> Float32[Array, "listeners H"]:
+    """What every listener hears: the sum of what is said to it, by the weights of the edges."""
 
-    def weighed(loudness: Any, sent: Any, received: Any, globals_: Any) -> Array:
-        return loudness * sent
-
-    def received_alone(nodes: Any, sent: Any, received: Any, globals_: Any) -> Array:
-        return received
-
-    nodes = jraph.GraphNetwork(update_edge_fn=weighed, update_node_fn=received_alone)(graph).nodes
+    weighed = lambda loudness, *_: loudness * talk.spoken
+    received_alone = lambda nodes, sent, received, globals_: received
+    add_up = lambda edges, *_: _add_up(edges, jnp.asarray(talk.graph.receivers), talk.listeners, talk.each)
+    nodes = jraph.GraphNetwork(weighed, received_alone, aggregate_edges_for_nodes_fn=add_up)(talk.graph).nodes
     assert isinstance(nodes, Array)
-    return nodes[-listeners:]
+    return nodes
 
 
-def _graph(
+def _add_up(edges: Float32[Array, "edges F"], receivers: Int32[Array, "edges"], listeners: int, each: int) -> Array:
+    """Sums of what leads to every listener. Of as many edges each there is nothing to look up."""
+    if each:
+        return edges.reshape(listeners, each, edges.shape[1]).sum(1)
+    return jraph.segment_sum(edges, receivers, listeners)
+
+
+def _talk(
     speakers: Float32[Array, "speakers H"],
-    listeners: int,
+    spoken: Float32[Array, "edges H"],
     senders: Int32[Array, "edges"],
     receivers: Int32[Array, "edges"],
     weight: Float32[Array, "edges"],
-) -> jraph.GraphsTuple:
+    listeners: int,
+    each: int,
+) -> Talk:
     """Edges carry their weight over the square root of all that their receiver hears.
 
     So the sum of messages sees load, and stays in range as a level grows.
     """
-    nodes = jnp.pad(speakers, ((0, listeners), (0, 0)))
-    total = jraph.segment_sum(weight, receivers, nodes.shape[0])
-    loudness = weight / jnp.sqrt(jnp.maximum(total, 1.0))[receivers]
-    return jraph.GraphsTuple(
-        nodes=nodes,
-        edges=loudness[:, None],
+    root = jnp.sqrt(jnp.maximum(_add_up(weight[:, None], receivers, listeners, each), 1.0))
+    loudness = weight[:, None] / (jnp.repeat(root, each, 0) if each else root[receivers])
+    graph = jraph.GraphsTuple(
+        nodes=speakers,
+        edges=loudness,
         senders=senders,
         receivers=receivers,
-        n_node=jnp.array([nodes.shape[0]]),
+        n_node=jnp.array([speakers.shape[0]]),
         n_edge=jnp.array([senders.shape[0]]),
         globals=None,
     )
+    return Talk(graph, spoken, listeners, each)

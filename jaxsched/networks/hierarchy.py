@@ -12,13 +12,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import jraph
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PyTree
 
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.observation import Menu, Observation
-from jaxsched.networks.graphs import Level, containment, downward, exchange, hear, upward
+from jaxsched.networks.graphs import Level, Talk, containment, downward, exchange, hear, upward
 from jaxsched.pytree import Pytree, zeros_of
 
 # What a soft greedy-wait believes at first, in the order in which `SchedulerNetwork.decide` reads it.
@@ -64,7 +63,7 @@ class MessagePassing(nn.Module):
     @nn.compact
     def __call__(
         self,
-        graph_of: Callable[[Array], jraph.GraphsTuple],
+        talk: Callable[[Array], Talk],
         speakers: Float32[Array, "speakers F"],
         listeners: Float32[Array, "listeners H"],
     ) -> Float32[Array, "listeners H"]:
@@ -72,7 +71,7 @@ class MessagePassing(nn.Module):
         first = speakers.shape[0] < listeners.shape[0]  # linear, so it may as well weigh what the fewer nodes say
         signals = nn.relu(nn.Dense(self.width, name="message")(speakers))
         signals = weigh(signals) if first else signals
-        sums = hear(graph_of(signals), listeners.shape[0])
+        sums = hear(talk(signals))
         own = nn.Dense(self.width, name="own")(listeners)
         return listeners + nn.relu(own + (sums if first else weigh(sums)))
 

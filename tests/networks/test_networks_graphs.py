@@ -4,10 +4,9 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import jraph
 import numpy as np
 
-from jaxsched.networks.graphs import containment, downward, exchange, upward
+from jaxsched.networks.graphs import Talk, containment, downward, exchange, upward
 from jaxsched.networks.hierarchy import MessagePassing
 from tests.support.network_cases import SIZES, make
 
@@ -60,27 +59,28 @@ def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number():
         own = nodes @ np.asarray(dense["own"]["kernel"]) + np.asarray(dense["own"]["bias"])
         return nodes + np.maximum(own + heard @ np.asarray(dense["heard"]["kernel"]), 0)
 
-    for graph_of, speakers, listeners in ((up, children, parents), (down, parents, children)):
-        heard = np.asarray(module.apply(weights, graph_of, speakers, listeners))
-        np.testing.assert_allclose(heard, reference(graph_of is down), rtol=1e-4, atol=1e-5)
+    for talk, speakers, listeners in ((up, children, parents), (down, parents, children)):
+        heard = np.asarray(module.apply(weights, talk, speakers, listeners))
+        np.testing.assert_allclose(heard, reference(talk is down), rtol=1e-4, atol=1e-5)
 
 
-def heard_edges(graph: jraph.GraphsTuple) -> set[tuple[int, int]]:
+def heard_edges(talk: Talk) -> set[tuple[int, int]]:
     """Sender and receiver of every edge of some weight."""
+    graph = talk.graph
     weights = np.asarray(graph.edges)[:, 0]
     return {(int(s), int(r)) for s, r, w in zip(graph.senders, graph.receivers, weights, strict=True) if w > 0}
 
 
-def test_the_graph_of_schedulers_is_complete_and_without_loops():
-    graph = exchange(jnp.ones(4, bool), jnp.zeros((4, 8)))
-    assert heard_edges(graph) == {(i, j) for i in range(4) for j in range(4) if i != j}
+def test_the_talk_schedulers_is_complete_and_without_loops():
+    talk = exchange(jnp.ones(4, bool), jnp.zeros((4, 8)))
+    assert heard_edges(talk) == {(i, j) for i in range(4) for j in range(4) if i != j}
 
 
 def test_a_scheduler_that_only_pads_is_not_heard():
-    graph = exchange(jnp.array([True, True, False, True]), jnp.zeros((4, 8)))
-    assert {sender for sender, _ in heard_edges(graph)} == {0, 1, 3}
+    talk = exchange(jnp.array([True, True, False, True]), jnp.zeros((4, 8)))
+    assert {sender for sender, _ in heard_edges(talk)} == {0, 1, 3}
 
 
 def test_schedulers_of_different_environments_are_not_connected():
-    graph = exchange(jnp.ones((3, 2), bool), jnp.zeros((6, 8)))
-    assert heard_edges(graph) == {(0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)}
+    talk = exchange(jnp.ones((3, 2), bool), jnp.zeros((6, 8)))
+    assert heard_edges(talk) == {(0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)}

@@ -133,7 +133,8 @@ class Preferences:
         if not self.wanted([pod]) or not allowed.any():
             return total
         if self._some_taints:
-            taints = self._fixed("taints", pod.tolerations, lambda node: _soft_taints(pod, node))
+            count = lambda node: sum(not tolerates(pod, taint) for taint in node.soft_taints)
+            taints = self._fixed("taints", pod.tolerations, count)
             total += TAINTS * (BEST - _up_to_best(taints, allowed))
         if pod.preferred_nodes:
             liked = self._fixed("nodes", pod.preferred_nodes, lambda node: _liked(pod, node))
@@ -208,10 +209,6 @@ class Preferences:
         low, high = crowd[here].min(), crowd[here].max()
         score = BEST * (high + low - crowd) / high if high > 0 else np.full(len(crowd), BEST)
         return np.where(here, score, 0.0)
-
-
-def _soft_taints(pod: Pod, node: Node) -> float:
-    return sum(not tolerates(pod, taint) for taint in node.soft_taints)
 
 
 def _liked(pod: Pod, node: Node) -> float:

@@ -109,7 +109,7 @@ class Reporter:
         with self._news:
             said, at = self._said.get(report.key, (None, 0.0))
             is_said = said == report.message and time.monotonic() - at < again_s
-            is_said = is_said if not report.event else said is not None and _lately(at)
+            is_said = is_said if not report.event else said is not None and time.monotonic() - at < EVERY_S
             under_way = self._under_way.get(report.key)
             is_said |= under_way == report.message or (under_way is not None and report.event != "")
             wanted = self._wanted[2 if report.event else 0 if said is None else 1]
@@ -210,10 +210,6 @@ class Reporter:
 
     def _now(self) -> datetime.datetime:
         return datetime.datetime.fromtimestamp(self.api.clock.now_s(), datetime.UTC)
-
-
-def _lately(at: float) -> bool:
-    return time.monotonic() - at < EVERY_S
 
 
 def _forget_oldest(table: dict) -> None:

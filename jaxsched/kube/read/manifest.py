@@ -166,7 +166,8 @@ def _pods_of(
     name = _checked_name(given.rstrip("-.") if "name" not in meta and isinstance(given, str) else given, "name", where)
     namespace = _checked_name(meta.get("namespace", "default"), "namespace", where)
     one, api = _Object(where, name, mapping(manifest, "spec")), str(manifest.get("apiVersion", ""))
-    gangs = [[PodSet(name, manifest, "", 1)]] if kind == "Pod" else _make_of(kind, api)(one)
+    make = _volcano_job if kind == "Job" and api.startswith("batch.volcano.sh/") else KINDS[kind]
+    gangs = [[PodSet(name, manifest, "", 1)]] if kind == "Pod" else make(one)
     stands_alone = KINDS.get(kind) is _alone
     owner = {"kind": "ReplicaSet" if stands_alone else kind, "apiVersion": api or "batch/v1", "controller": True}
     owner["uid"] = f"{name} (not submitted)" if number == 1 else f"{name} (not submitted, {number})"
@@ -187,10 +188,6 @@ def _pods_of(
                 raw["metadata"]["annotations"] = {GANG_SIZE: str(count), **raw["metadata"]["annotations"]}
                 raw["metadata"] |= {} if kind == "Pod" else {"ownerReferences": [owner]}
                 yield dataclasses.replace(read_pod(raw), created_s=now_s)
-
-
-def _make_of(kind: str, api: str) -> Callable[[_Object], Iterator[PodSets]]:
-    return _volcano_job if kind == "Job" and api.startswith("batch.volcano.sh/") else KINDS[kind]
 
 
 def _raw_pods(pods: PodSet, kind: str, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
