@@ -187,7 +187,7 @@ class Shape:
     domains: int  # D: `racks`, or 0 where no rack is an NVLink domain
     links: int  # E, per partition
     hops: int  # H
-    uneven: int  # U: 1, or 0 where no partition is
+    uneven: int  # U: 1, or 0 where no partition is, nor may become so
     all_links: int  # L, without the dummy
 
 

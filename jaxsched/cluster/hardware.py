@@ -45,7 +45,7 @@ class Cluster(Pytree):
     route: Float32[Array, "P T T E"]  # share of the traffic rack t -> rack u that crosses local link e
     path: Int32[Array, "P T T H"]  # the same as lists: local links on the way from t to u, 0 = padding
     path_share: Float32[Array, "P T T H"]  # and the share that crosses each; 0 = padding
-    uneven: Int32[Array, "P U"]  # 1: some racks are more links apart than others; U = 1, or 0 if nowhere
+    uneven: Int32[Array, "P U"]  # 1: some racks are more links apart than others; U = 1, or 0: nowhere, ever
     reference: Int32[Array, ""]  # the GPU type that run times are on: that of most GPUs
     gpu_types: tuple[str, ...] = static(default=GPU_TYPES)  # names of the numbers in `group_gpu_type`
     """`domain_block`: of a rack that is an NVLink domain, so many servers a gang takes at most; 0: it is none."""

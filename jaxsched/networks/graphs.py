@@ -1,7 +1,7 @@
 """From an observation to graphs: containment (group, server, rack, scheduler) and the graph of schedulers.
 
-Each is a bipartite `jraph.GraphsTuple` of those that speak: senders count these, receivers those that listen. All sizes
-are static, so nothing is padded at run time; padding entries of the cluster keep an edge of weight 0, not heard.
+Nodes of a `jraph.GraphsTuple` are those that speak here: senders are indices of these, receivers of those that listen,
+and `hear` alone reads it. All sizes are static; padding entries of the cluster keep an edge of weight 0, not heard.
 """
 
 from typing import NamedTuple

@@ -43,7 +43,7 @@ def look_ahead(
         p: the partition.
         w: the job's place in the window.
         on: what it can have now.
-        whole: all that it can hope for; else only `waits` counts, and no more is looked at than that takes.
+        whole: if False, only `Hope.waits` is right, and no more is looked at than that takes.
     """
     leaving, choice = window.leaving, jnp.argmin(score(on))
     assert leaving

@@ -138,9 +138,8 @@ def test_a_network_of_ones_own_learns_and_is_judged_beside_rules(env):
     weights = [example["train"](env, updates, jax.random.key(0), network) for updates in (0, 3)]
     before, after = (np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(one)]) for one in weights)
     assert np.isfinite(after).all() and np.abs(after - before).max() > 1e-4
-    mine = env.policy(
-        "mine", lambda key, seen, weights: jax.random.categorical(key, network.apply(weights, seen)[0]), weights[1]
-    )
+    brave = jaxsched.make("torus2d-6", "distributed", observation="graph", may_wait=False, **MADE)  # as the example's
+    mine = brave.policy("mine", lambda key, seen, weights: jnp.argmax(network.apply(weights, seen)[0], -1), weights[1])
     row = jaxsched.compare("leaf-spine-2", "distributed", [mine], seeds=1, schedulers=2, num_jobs=12).rows[0]
     assert row.jobs.finished == 12, "on a cluster of another size, too"
 

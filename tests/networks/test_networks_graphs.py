@@ -5,8 +5,9 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
-from jaxsched.networks.graphs import Talk, containment, downward, exchange, upward
+from jaxsched.networks.graphs import Talk, containment, downward, exchange, hear, upward
 from jaxsched.networks.hierarchy import MessagePassing
 from tests.support.network_cases import SIZES, make
 
@@ -32,9 +33,10 @@ def test_containment_names_every_parent():
     np.testing.assert_array_equal(racks.real, holds.reshape(-1))
 
 
-def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number():
+@pytest.mark.parametrize("which", range(3))
+def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number(which):
     obs, _ = make(SIZES[2])
-    _, level, _ = containment(obs)
+    level = containment(obs)[which]
     rng = np.random.default_rng(3)
     children = jnp.asarray(rng.normal(size=(level.parent.shape[0], 8)), jnp.float32)
     parents = jnp.asarray(rng.normal(size=(level.parents, 8)), jnp.float32)
@@ -51,9 +53,9 @@ def test_a_pass_is_the_sum_of_messages_over_the_root_of_their_number():
         heard = np.zeros_like(nodes)
         for i in range(len(nodes)):
             if child_hears:
-                senders = np.asarray(parents)[[int(level.parent[i])]]
+                senders = np.asarray(parents)[[int(level.parent[i])] if level.real[i] else []]
             else:
-                senders = np.asarray(children)[np.asarray(level.parent) == i]
+                senders = np.asarray(children)[(np.asarray(level.parent) == i) & (np.asarray(level.real) > 0)]
             if len(senders):
                 heard[i] = message(senders).sum(0) / np.sqrt(len(senders))
         own = nodes @ np.asarray(dense["own"]["kernel"]) + np.asarray(dense["own"]["bias"])
@@ -71,7 +73,7 @@ def heard_edges(talk: Talk) -> set[tuple[int, int]]:
     return {(int(s), int(r)) for s, r, w in zip(graph.senders, graph.receivers, weights, strict=True) if w > 0}
 
 
-def test_the_talk_schedulers_is_complete_and_without_loops():
+def test_the_graph_of_schedulers_is_complete_and_without_loops():
     talk = exchange(jnp.ones(4, bool), jnp.zeros((4, 8)))
     assert heard_edges(talk) == {(i, j) for i in range(4) for j in range(4) if i != j}
 
@@ -84,3 +86,12 @@ def test_a_scheduler_that_only_pads_is_not_heard():
 def test_schedulers_of_different_environments_are_not_connected():
     talk = exchange(jnp.ones((3, 2), bool), jnp.zeros((6, 8)))
     assert heard_edges(talk) == {(0, 1), (1, 0), (2, 3), (3, 2), (4, 5), (5, 4)}
+
+
+def test_schedulers_hear_the_others_of_their_environment():
+    real = jnp.array([[True, True, False], [True, True, True]])
+    said = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+    heard = np.asarray(hear(exchange(real, jnp.asarray(said))))
+    for i in range(6):
+        others = [j for j in range(i // 3 * 3, i // 3 * 3 + 3) if j != i and bool(real.reshape(-1)[j])]
+        np.testing.assert_allclose(heard[i], said[others].sum(0) / np.sqrt(len(others)), rtol=1e-5, atol=1e-6)

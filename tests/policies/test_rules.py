@@ -8,11 +8,12 @@ import pytest
 from jaxsched.cluster.build import build
 from jaxsched.cluster.hardware import one_partition
 from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topologies import TOPOLOGIES
 from jaxsched.cluster.topology import leaf_spine
 from jaxsched.dynamics.batching import PATHS, traced_for
 from jaxsched.dynamics.footprint import JobSpec
 from jaxsched.dynamics.resources import layout_of
-from jaxsched.policies.candidates import list_candidates
+from jaxsched.policies.candidates import list_anchors, list_candidates
 from jaxsched.policies.filling import PAIRS, fill_in_order, fill_one_by_one, fill_servers_in_order, place_ps, quantise
 from jaxsched.policies.rules import RULES, View
 from jaxsched.workload.models import MODEL_NAMES, profiles
@@ -272,3 +273,31 @@ def test_small_partitions_have_fewer_anchors():
     workers, valid = map(np.asarray, jax.jit(list_candidates)(seen, job(2)))
     expected = [(2, 0, 0, 0), (1, 1, 0, 0), (0, 0, 2, 0), (0, 0, 1, 1)]
     assert [tuple(workers[c]) for c in np.flatnonzero(valid)] == expected
+
+
+@pytest.mark.parametrize("workers", [3, 5, 11])
+def test_in_a_row_are_gangs_that_the_anchor_does_not_hold(workers):
+    grid = build([Server()] * 6, TOPOLOGIES["torus2d"](6), 1)
+    rng = np.random.default_rng(workers)
+    for _ in range(10):
+        free = rng.integers(1, 5, 12)
+        seen = view(free).replace(cluster=one_partition(grid, 0), total=jnp.zeros(layout_of(grid).size))
+        anchors = np.asarray(jax.jit(list_anchors)(seen, job(workers)))
+        counts, valid = map(np.asarray, _candidates(seen, job(workers)))
+        assert counts.shape == (8 * 6, 12)
+        for c, (a, way) in enumerate(np.ndindex(8, 6)):
+            cap = (1024, 2, 1)[way % 3]
+            capped = np.minimum(free, cap)
+            binds = cap == 1024 or cap < workers
+            fits = anchors[a] >= 0 and binds and capped.sum() >= workers
+            if way < 3:
+                assert valid[c] == fits
+                continue
+            here = capped[2 * anchors[a] : 2 * anchors[a] + 2].sum()
+            assert valid[c] == (fits and here < workers)
+            if valid[c]:
+                left, expected = workers, np.zeros(12, int)
+                for group in (np.arange(12) + 2 * anchors[a]) % 12:
+                    expected[group] = min(left, capped[group])
+                    left -= expected[group]
+                np.testing.assert_array_equal(counts[c], expected)

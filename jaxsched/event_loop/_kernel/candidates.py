@@ -18,7 +18,7 @@ WAYS = (*CAPS, *(-cap for cap in CAPS))  # of a candidate: its cap, below 0 wher
 def fill_around(w: World, t: Tables, p: int, j: int, anchor: int, way: int) -> int:
     """Place a gang on the server `anchor`, then on others: those of its rack first, or in a row.
 
-    How many groups are used; 0 if the gang does not fit so, or not in a row as it fits on the anchor.
+    How many groups are used; 0 if it does not fit so, or if it would stand in a row and the anchor alone holds it.
     """
     servers, need, size, cap = w.site.servers.shape[1], w.jobs[j].workers, w.jobs[j].size, abs(way)
     k = t.free.shape[1] // servers
@@ -91,7 +91,7 @@ def _find_best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float
             if used == 0:
                 continue
             sort_places(t, used)
-            if _is_among(t, used, tried):
+            if _is_tried(t, used, tried):
                 continue
             tried += 1
             cost, loss = _appraise(w, t, p, j, used, -1, least)
@@ -103,8 +103,8 @@ def _find_best_anchor(w: World, t: Tables, p: int, j: int) -> tuple[float, float
 
 
 @compiled
-def _is_among(t: Tables, used: int, count: int) -> bool:
-    """Whether the placement at hand is one of the first `count` of `Scratch.tried`; if not, it is the next there."""
+def _is_tried(t: Tables, used: int, count: int) -> bool:
+    """Whether the placement at hand is one of the first `count` of `Scratch.tried`; written behind them in any case."""
     place, tried = t.scratch.place, t.scratch.tried
     tried[count, 0] = used
     for i in range(used):

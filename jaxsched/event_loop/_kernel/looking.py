@@ -151,14 +151,14 @@ def _had_better_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int)
     if quantise(service.reach) < quantise(eff):
         estimate_ends(w, t, p)  # others who asked may have left out some
         _keep(w, t, p)
-        waits = _is_sooner_later(w, t, p, j, eff, tier)
+        waits = _pays_to_wait(w, t, p, j, eff, tier)
         _restore(w, t, p)
     partition.anchor, partition.way, partition.gpu = anchor, way, gpu
     return waits
 
 
 @compiled
-def _is_sooner_later(w: World, t: Tables, p: int, j: int, eff: float, tier: int) -> bool:
+def _pays_to_wait(w: World, t: Tables, p: int, j: int, eff: float, tier: int) -> bool:
     """Whether a job is done sooner if it waits for some running jobs to end; `eff`: its `loss` if it does not wait."""
     estimate_s, reach, after_s = max(w.jobs[j].estimate_s, 1e-9), t.service[j].reach, 0.0
     waited_s = (t.numbers[BOUNDARY] - w.jobs[j].arrival) * w.interval_s / t.partitions[p].queued

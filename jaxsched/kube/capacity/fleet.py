@@ -253,7 +253,7 @@ def _with_headroom(needed: Shape, settings: PlanSettings) -> Shape:
         domains=racks if needed.domains else 0,
         links=HOPS * racks,  # enough wherever the boundaries between partitions move
         hops=max(HOPS, needed.hops),
-        uneven=1,  # other labels may make it so
+        uneven=1,  # other labels of racks must not change the shape
         # a rack for every node
         all_links=max(more(needed.all_links) + HOPS * racks, HOPS * needed.partitions * servers),
     )

@@ -235,6 +235,15 @@ def test_a_fleet_keeps_its_sizes_while_nodes_come_and_go() -> None:
         assert sorted(other.rows[other.rows >= 0]) == list(range(len(some)))
 
 
+def test_other_racks_of_the_same_nodes_change_no_shape() -> None:
+    """Not where they become unevenly far apart, either: a learned policy would have to be compiled anew."""
+    even = read_fleet([read_node(make_node(f"n{i}", rack=f"r{i // 4}")) for i in range(8)], SETTINGS)
+    apart = [read_node(make_node(f"n{i}", rack=f"r{i}", block=f"b{i // 2}")) for i in range(8)]
+    uneven = read_fleet(apart, SETTINGS, even.shape)
+    assert uneven.shape == even.shape and read_fleet([], SETTINGS).shape.uneven == even.shape.uneven
+    assert int(even.merged.uneven.sum()) == 0 < int(uneven.merged.uneven.sum())
+
+
 def test_nodes_without_topology_or_known_product() -> None:
     bare = make_node("n0")
     bare["metadata"].pop("labels")
