@@ -1,4 +1,4 @@
-"""Results stay what they were, bit for bit: digests of runs of commit f2d806f1.
+"""Results stay what they were, bit for bit: digests of runs of commit cd5e0ebd.
 
 What a digest depends on stands in its file; on another kind of machine, or with other versions, nothing can be compared
 and tests are skipped. `python -m tests.golden.record KIND` makes a file again, for a change that is meant.
