@@ -166,8 +166,8 @@ def _pods_of(
     name = _checked_name(given.rstrip("-.") if "name" not in meta and isinstance(given, str) else given, "name", where)
     namespace = _checked_name(meta.get("namespace", "default"), "namespace", where)
     one, api = _Object(where, name, mapping(manifest, "spec")), str(manifest.get("apiVersion", ""))
-    make = _volcano_job if kind == "Job" and api.startswith("batch.volcano.sh/") else KINDS[kind]
-    gangs = [[PodSet(name, manifest, "", 1)]] if kind == "Pod" else make(one)
+    volcano = kind == "Job" and api.startswith("batch.volcano.sh/")
+    gangs = [[PodSet(name, manifest, "", 1)]] if kind == "Pod" else (_volcano_job if volcano else KINDS[kind])(one)
     stands_alone = KINDS.get(kind) is _alone
     owner = {"kind": "ReplicaSet" if stands_alone else kind, "apiVersion": api or "batch/v1", "controller": True}
     owner["uid"] = f"{name} (not submitted)" if number == 1 else f"{name} (not submitted, {number})"
