@@ -142,7 +142,7 @@ def test_links_that_leave_the_pages_lead_to_copies_of_files():
     assert site.copied({"bound.md": given}) == {"configs/quickstart.yaml"}
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_code_of_the_pages_runs():
     for page in HOW_TO:
         for code in blocks(page, "python"):

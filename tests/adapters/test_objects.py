@@ -25,7 +25,7 @@ def louder(weights, channel, model, own, others):
     return 1.0 + 3.0 * others + 0.0 * own
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_law_of_ones_own_is_played_as_it_says():
     """Without contention a job ends after its duration; with a law of ones own later."""
     found = {
@@ -165,7 +165,7 @@ def test_mistakes_in_functions_are_told_in_one_line(policy, said):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_a_function_may_be_the_reward():
     def finished(before, after, params):
         done = lambda state: (state.records.status == 2).sum().astype(jnp.float32)

@@ -38,7 +38,7 @@ def played(env):
     return play(LogWrapper(OneScheduler(env)))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_last_observation_is_that_of_the_own_end(env, played):
     """In the midst of an episode it is what comes next, at its end another; with and without what is prepared."""
     seen, _, _, ended, info = played
@@ -54,7 +54,7 @@ def test_the_last_observation_is_that_of_the_own_end(env, played):
     jax.tree.map(np.testing.assert_array_equal, again[4]["final"], final)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_without_it_all_else_is_the_same(env, played):
     without = play(OneScheduler(jaxsched.make("leaf-spine-1", schedulers=1, **MADE)))
     assert "final" not in without[4]
@@ -107,7 +107,7 @@ def test_as_many_rounds_at_a_boundary_as_in_comparisons(env):
     assert jaxsched.make("leaf-spine-1", num_jobs=2, episodes=1, rounds=3).config.rounds == 3
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_several_schedulers_have_no_scalar_face():
     several = jaxsched.make("leaf-spine-2", schedulers=2, **MADE)
     with pytest.raises(UserError, match="has 2 schedulers, should have 1"):

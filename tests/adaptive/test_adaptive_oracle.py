@@ -141,7 +141,7 @@ def test_windows_change_no_result(folder, monkeypatch):
             np.testing.assert_array_equal(getattr(result, name), getattr(expected, name))
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.skipif(not SHARED.exists(), reason="the published files are not here")
 @pytest.mark.parametrize("name", ["tiresias", "optimus"])
 def test_published_jobs_end_in_the_same_second(name):

@@ -128,7 +128,7 @@ def expected_ends(world, lists, folder, apps, contend, outages):
             yield oracle.play([job(row) for row in rows], policy, allocation.PLACING[policy])
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("name", WORLDS)
 def test_random_worlds(name, tmp_path):
     """Every job ends in the same second, though some synchronise longer than measured."""

@@ -96,7 +96,7 @@ def test_the_command(tmp_path, capsys):
     assert [row["finish_s"] for row in rows if row["policy"] == "ElasticFlow"] == ["120", ""]
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.skipif(not SHARED.exists(), reason="the published logs are not here")
 def test_the_order_of_the_published_policies():
     """EDF, Tiresias, ElasticFlow; the shares themselves are not those of the testbed (docs/results/adaptive.md)."""

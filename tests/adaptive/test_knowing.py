@@ -68,7 +68,7 @@ def test_what_was_never_seen_scales_perfectly():
     np.testing.assert_allclose(node[2:4], 1.1 * node[4:6])
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_runs_are_those_of_the_oracle(tmp_path):
     """Given the same fits, every job ends in the same second; and otherwise than with the truth."""
     write_profiles(tmp_path / "profiles", np.random.default_rng(3))

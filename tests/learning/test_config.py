@@ -82,7 +82,7 @@ def test_whole_numbers_are_numbers_and_lists_become_hashable(read):
     hash(changed)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_the_configs_of_the_project_are_valid():
     folder = Path(__file__).parents[2] / "configs"
     files = sorted(folder.glob("*.yaml"))

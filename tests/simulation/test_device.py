@@ -51,7 +51,7 @@ for asked in ("cpu", "accelerator"):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_states_and_weights_are_where_they_should_be():
     flags = "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0"
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}

@@ -252,7 +252,7 @@ def test_resources_that_may_run_out_before_gpus_are_named() -> None:
     assert of(ask(snapshot(nodes(1), gang("g", 1, 4))), "g").beyond_gpus == ()
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("policy", ["pack", "greedy-wait"])
 def test_without_numba_it_is_played_in_python(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before: an AssertionError."""
