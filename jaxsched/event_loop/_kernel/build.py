@@ -17,6 +17,7 @@ from jaxsched.env.extensions.parts import Pairs
 from jaxsched.env.gpu_choice import tiers
 from jaxsched.env.queues import Order
 from jaxsched.env.state import EnvConfig
+from jaxsched.event_loop._kernel.candidates import WAYS
 from jaxsched.event_loop._kernel.ideal import compute_ideal_s
 from jaxsched.event_loop._kernel.occupancy import BITS
 from jaxsched.event_loop._kernel.records import (
@@ -55,7 +56,7 @@ from jaxsched.event_loop._kernel.records import (
     Tables,
     World,
 )
-from jaxsched.semantics import ANCHORS, CAPS, SEEK_INPUTS, SERVICE_BINS
+from jaxsched.semantics import ANCHORS, SEEK_INPUTS, SERVICE_BINS
 from jaxsched.workload.jobs import MILLI, NEVER, WHOLE, JobTable
 from jaxsched.workload.models import Profiles
 
@@ -231,7 +232,7 @@ def _build_scratch(w: World, gang: int, wires: int) -> Scratch:
         exit_s=np.zeros(n),
         inputs=np.zeros(SEEK_INPUTS),
         anchors=np.zeros(2 * ANCHORS, np.int64),
-        tried=np.zeros((2 * ANCHORS * 2 * len(CAPS), 1 + nk), np.int64),
+        tried=np.zeros((2 * ANCHORS * len(WAYS), 1 + nk), np.int64),
         level=np.zeros(r, np.int64),
         most_without=np.zeros(n, np.int64),
         without=np.zeros(nk, np.int64),
