@@ -5,7 +5,9 @@ import dataclasses
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import re
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -26,6 +28,7 @@ from jaxsched.errors import Slower, UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.event_loop import Run, coverage, numba_missing
 from jaxsched.event_loop._kernel import jit, machine_code
+from jaxsched.event_loop._kernel.events import play
 from jaxsched.machine import usable_folder
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
@@ -307,6 +310,50 @@ def test_machine_code_of_simple_worlds_gives_the_same(monkeypatch):
     for one, (outcome,) in zip(policies, whole):
         np.testing.assert_array_equal(outcome.finish_s, small[one.name][0].finish_s)
         np.testing.assert_array_equal(outcome.start_s, small[one.name][0].start_s)
+
+
+def test_machine_code_of_simple_worlds_has_names_of_its_own():
+    """LLVM takes what it finds by a name: where one process had both kinds, runs never ended."""
+    whole, simple = (
+        [one.py_func.__qualname__ for one in _parts_of(machine_code._whole(play, simple))] for simple in (False, True)
+    )
+    assert len(whole) > 50 and not set(whole) & set(simple)
+    never = [machine_code._part(function, True).py_func.__qualname__ for function in jit.SPECIAL]
+    assert len(set(never)) == len(jit.SPECIAL), "so have those that are never called"
+
+
+def _parts_of(made):
+    """A function for Numba, and all that it calls."""
+    found, rest = [], [made]
+    while rest:
+        found.append(rest.pop())
+        called = found[-1].py_func.__globals__.values()
+        rest += [one for one in called if hasattr(one, "py_func") and one not in found + rest]
+    return found
+
+
+ELSEWHERE = """
+import shutil, sys, jaxsched
+for policy in sys.argv[3:]:
+    result = jaxsched.compare("leaf-spine-4", "distributed", [policy], num_jobs=3000, load=0.9, seeds=1)
+    print(result.rows[0].figures.jct_mean_s)
+    shutil.copytree(sys.argv[1], sys.argv[2], dirs_exist_ok=True)
+"""
+
+
+@pytest.mark.long
+def test_machine_code_that_another_process_kept_meanwhile(tmp_path):
+    """The one compiles what is for simple worlds and goes on with what the other has kept of all worlds."""
+
+    def play_elsewhere(folder, *args):
+        environment = os.environ | {"JAXSCHED_CACHE": str(folder)}
+        words = [sys.executable, "-c", ELSEWHERE, *map(str, args)]
+        return subprocess.run(words, env=environment, capture_output=True, text=True, check=True, timeout=300).stdout
+
+    other, mine = tmp_path / "other", tmp_path / "mine"
+    alone = play_elsewhere(other, other, tmp_path / "copy", "greedy-wait", "pack")
+    both = play_elsewhere(mine, other, mine, "pack", "greedy-wait")
+    assert alone.split() == both.split()[::-1]
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,12 @@ SIMPLE_COMPILE_S = 11  # as COMPILE_S, for simple worlds
 def is_kept(function: str, *, simple: bool = False) -> bool:
     """Whether the machine code of a function that is called from Python is on disk, for all or for simple worlds."""
     folder = _folder(simple)
-    return folder is not None and any(folder.rglob(f"*.{function}-*.nbi"))
+    return folder is not None and any(folder.rglob(f"*.{_name(function, simple)}-*.nbi"))
+
+
+def _name(function: str, simple: bool) -> str:
+    """Of a function's machine code. LLVM tells code by names, and one process may have that of both kinds of worlds."""
+    return f"{function}_simple" if simple else function
 
 
 @functools.cache
@@ -222,7 +227,8 @@ def _part(function: Callable, simple: bool) -> Callable:
     inline = function in jit.INLINED
     options = _OPTIONS | {"no_cpython_wrapper": True, "forceinline": inline, "pipeline_class": PartCompiler}
     if simple and function in jit.SPECIAL:
-        return numba.njit(**options)(_NEVER_CALLED[function.__annotations__["return"]])
+        never = _NEVER_CALLED[function.__annotations__["return"]]
+        return numba.njit(**options)(_named(_name(function.__name__, simple), never, never.__globals__))
     return numba.njit(**options)(_on_machine_code(function, simple))
 
 
@@ -238,4 +244,11 @@ def _on_machine_code(function: Any, simple: bool) -> Callable:
     parts = {
         name: _part(value, simple) for name, value in called.items() if inspect.isfunction(value) and value in marked
     }
-    return types.FunctionType(function.__code__, function.__globals__ | parts, function.__name__, function.__defaults__)
+    return _named(_name(function.__name__, simple), function, function.__globals__ | parts)
+
+
+def _named(name: str, function: Any, names: dict[str, Any]) -> Callable:
+    """The same function, by that name, in which global names mean something else."""
+    made = types.FunctionType(function.__code__, names, name, function.__defaults__)
+    made.__qualname__ = name
+    return made
