@@ -73,8 +73,8 @@ def test_a_comparison_by_names_prints_a_table():
 
 
 def test_shipped_checkpoints_are_policies_by_name():
-    assert checkpoints() == ("quickstart", "seeking")
-    assert parse("quickstart").name == "quickstart" and parse("seeking").name == "seeking"
+    assert checkpoints() == ("default", "quickstart")
+    assert parse("quickstart").name == "quickstart" and parse("default").name == "default"
     assert shipped.find(shipped.CHECKPOINTS, "../quickstart") is None
     assert shipped.find(shipped.CHECKPOINTS, "a" * 5000) is None
     assert shipped.find(shipped.EXAMPLES, "trace.csv") == ROOT / "examples/trace.csv"

@@ -131,7 +131,7 @@ def _folder(path: Path) -> str:
 
     if (path / STATE_FILE).is_file():
         run, found = saved_evolved(path), read_rows(path / METRICS_FILE)
-        return f"a run that learns {run.learn} from {run.workload}, {len(found)} of {run.generations} generations"
+        return f"a run that learns {run.learn} from {run.source}, {len(found)} of {run.generations} generations"
     if (path / ROWS_FILE).is_file():  # before the state, which runs that were trained at once leave there
         return f"a sweep, {len(read_sweep_rows(path / ROWS_FILE)):,} finished points"
     if (path / STATE_FOLDER).is_dir():

@@ -25,7 +25,7 @@ POLICIES
   search:NAME:OPTIONS+nN   NAME with the order fifo, sjf or area: whenever jobs have come or gone, up to N choices
                            (default 64; a job is moved to the head of its queue, or held back for a while) are each
                            played to the end by estimates, and the best is kept; takes long
-  a checkpoint             quickstart, seeking, or a folder
+  a checkpoint             default, quickstart, or a folder
   FILE.py:NAME             a function or Policy of your own
 
 OPTIONS of a policy: whose turn it is (one of these)

@@ -150,17 +150,18 @@ def _network_plan(folder: Path) -> "tuple[Known, list[str]]":
 def _evolved_plan(what: str, folder: Path) -> "tuple[Known, list[str]]":
     from jaxsched.io.cards import CARD_FILE
     from jaxsched.io.schema import convert
-    from jaxsched.learning.evolved.config import EvolvedConfig, as_saved
+    from jaxsched.learning.evolved.config import EvolvedConfig
     from jaxsched.policies import evolved
 
     card = evolved.read_card(folder, what)
-    config: EvolvedConfig = convert(EvolvedConfig, as_saved(card.config), f"{what} {folder}: {CARD_FILE}: config")
-    task, share = config.task, "" if config.until == 1.0 else f"the first {config.until:.0%} of "
+    config: EvolvedConfig = convert(EvolvedConfig, card.config, f"{what} {folder}: {CARD_FILE}: config")
+    task, place = config.task, "" if config.worlds else f" on {config.cluster}"
+    candidates = 2 * task.strategy.pairs
     return Known(card.versions, card.figures), [
-        f"learns: {config.learn} from {share}{config.workload} on {config.cluster}, seed {config.seed}",
-        f"takes: {config.generations} generations, in each {2 * task.strategy.pairs} candidates on {task.lists} lists",
-        f"judges: {task.judges} lists of seed {config.judging_seed}, every few generations; the card has"
-        f" {'none' if card.ratio is None else f'{card.ratio:.4f} of the mean JCT of {task.rule}'}",
+        f"learns: {config.learn} from {config.source}{place}, seed {config.seed}",
+        f"takes: {config.generations} generations, in each {candidates} candidates on {config.lists} lists",
+        f"judges: {config.judges} lists of seed {config.validation_seed}, every few generations; the card has"
+        f" {'none' if card.ratio is None else f'{card.ratio:.4f} of the mean JCT of {config.rule}'}",
     ]
 
 
@@ -224,13 +225,13 @@ def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
     from jaxsched.cli.train import evolved_reporter, say_if_compiling
     from jaxsched.io.cards import CARD_FILE
     from jaxsched.io.schema import convert
-    from jaxsched.learning.evolved.config import EvolvedConfig, as_saved
+    from jaxsched.learning.evolved.config import EvolvedConfig
     from jaxsched.learning.evolved.loop import train_evolved
     from jaxsched.learning.evolved.state import STATE_FILE
     from jaxsched.policies import evolved
 
     card = evolved.read_card(folder, what)
-    config: EvolvedConfig = convert(EvolvedConfig, as_saved(card.config), f"{what} {folder}: {CARD_FILE}: config")
+    config: EvolvedConfig = convert(EvolvedConfig, card.config, f"{what} {folder}: {CARD_FILE}: config")
     assert config.generations is not None
     resume, command = (out / STATE_FILE).is_file(), card.commands.get("train", "")
     with Display(["train"], config.generations, "generations") as display:

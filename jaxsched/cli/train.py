@@ -27,8 +27,8 @@ The options of cluster and world replace what the configuration says.
 
 With --workload, no network of schedulers is trained, but a few numbers are learned from jobs. --learn says which:
 levels, an order of jobs by run time so far and GPUs, where run times are hidden and jobs may be stopped; or seeking,
-which says where jobs wait and start, where run times are known and jobs are not stopped. With --learn network the
-network is trained on stretches of the trace.
+which says where jobs wait and start, where run times are known and jobs are not stopped, and which can be learned from
+training worlds, too. With --learn network the network is trained on stretches of the trace.
 
 Examples:
   jaxsched train --config configs/quickstart.yaml --out runs/mine
@@ -40,6 +40,7 @@ Examples:
   jaxsched train --workload trace.csv --until 0.6 --cluster leaf-spine-64 --load 0.9 --out runs/levels
   jaxsched train --workload trace.csv --until 0.6 --learn network --config configs/quickstart.yaml --out runs/own
   jaxsched train --workload distributed --learn seeking --cluster leaf-spine-16 --schedulers 4 --out runs/seek
+  jaxsched train --worlds any:100 contended:100 --learn seeking --max-forwards 20 --out runs/everywhere
   jaxsched evaluate --policies pack greedy-wait runs/mine/policy
 """
 
@@ -78,12 +79,14 @@ class _Run:
     """What to train, YAML (default: the quickstart's configuration)."""
     workload: Annotated[str | None, optional("FILE|NAME")] = None
     """Learn from these jobs, as of `jaxsched evaluate --workload`."""
+    worlds: Annotated[tuple[str, ...], optional("FAMILY:COUNT ...")] = ()
+    """Learn from these training worlds, as of `jaxsched evaluate --worlds`; only seeking is."""
     learn: Annotated[str | None, optional("levels|seeking|network")] = None
     """What is learned from --workload (default: levels)."""
     until: Annotated[float | None, optional("X")] = None
     """Of --workload only the jobs before this share, in order of submission; judge by `evaluate --since X`."""
     generations: Annotated[int | None, optional("N")] = None
-    """With --workload: how often candidates are compared (default: 25 for levels, 30 for seeking)."""
+    """With --workload or --worlds: how often candidates are compared (default: 25 for levels, 30 for seeking)."""
     out: Annotated[Path | None, optional("FOLDER")] = None
     """Folder of the new run."""
     resume: Annotated[Path | None, optional("RUN")] = None
@@ -99,7 +102,8 @@ class Train(_Overrides, _Run):
     """Train the schedulers, or resume a run."""
 
     load: Annotated[float | None, optional("X")] = None
-    """Offered load of all environments, instead of a range; with --workload that of its jobs (default: their pace)."""
+    """Offered load of all environments, instead of a range; with --workload that of its jobs (default: their pace);
+    with --worlds a factor of that of each world."""
     shards: Annotated[int | None, optional("N")] = None
     """Split the environments into N parts, each with a CPU core or an accelerator of its own if there are N; if there
     are not, all parts are computed on one, and that is said."""
@@ -290,7 +294,8 @@ def reporter(display: "Display", config: "TrainConfig", track: "Report | None" =
 
 
 NETWORK = "network"  # the schedulers' network, on the jobs of --workload
-ONLY_HERE = ("workload", "learn", "until", "generations")
+ONLY_HERE = ("workload", "worlds", "learn", "until", "generations")
+OF_WORKLOAD = ("until", "cluster", "schedulers", "trace_gpu")  # what worlds have settled
 SCENARIO = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s", "max_forwards")
 COSTS = ("restart_s", "checkpoint_s", "min_run_s")
 NOT_HERE = ("config", "failures", "shards", "path", "hosts", "track", "debug_checks", "begin", "freeze")
@@ -304,14 +309,15 @@ def is_asked(options: Any) -> bool:
     if options.resume is not None and (options.resume / STATE_FILE).is_file():
         return True
     if options.learn == NETWORK:
-        if options.workload is None or options.generations is not None:
-            raise UserError(f"--learn {NETWORK}: takes --workload FILE, and no --generations")
+        if options.workload is None or options.generations is not None or options.worlds:
+            raise UserError(f"--learn {NETWORK}: takes --workload FILE, and no --generations or --worlds")
         return False
-    if options.workload is None and options.resume is None:
-        given = [f"--{name}" for name in ONLY_HERE if getattr(options, name) is not None]
+    asked = options.workload is not None or bool(options.worlds)
+    if not asked and options.resume is None:
+        given = [f"--{name}" for name in ONLY_HERE if _is_given(options, name)]
         if given:
             raise UserError(f"{', '.join(given)}: says how to learn from --workload FILE, which is not given")
-    return options.workload is not None and options.resume is None
+    return asked and options.resume is None
 
 
 def learn_numbers(options: Any) -> None:
@@ -367,10 +373,13 @@ def config_of(options: Any) -> "EvolvedConfig":
     if wrong:
         said = ", ".join(map(_option, wrong))
         raise UserError(f"--workload takes no {said}: what it learns is no network of schedulers, but a few numbers")
+    settled = [name for name in OF_WORKLOAD if options.worlds and getattr(options, name) is not None]
+    if settled:
+        raise UserError(f"--worlds takes no {', '.join(map(_option, settled))}: each world has its own")
     if options.out is None:
         raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
     given = {name: getattr(options, name) for name in (*ONLY_HERE, *SCENARIO, *COSTS, "seed")}
-    config = EvolvedConfig(**{name: value for name, value in given.items() if value is not None})
+    config = EvolvedConfig(**{name: value for name, value in given.items() if value not in (None, ())})
     task = config.task
     for name, word in _settled(task).items():
         if getattr(options, name) not in (None, word):
@@ -407,7 +416,7 @@ def how_to_judge(config: "EvolvedConfig") -> str:
     """What to say before the command that judges."""
     from jaxsched.workload.load import SYNTHETIC
 
-    if config.workload in SYNTHETIC or config.until < 1.0:
+    if config.worlds or config.workload in SYNTHETIC or config.until < 1.0:
         return "judge it by others"
     return "it knows all jobs of the trace (--until 0.6 would leave some to judge it by), so this flatters it"
 
@@ -418,12 +427,13 @@ def judging(config: "EvolvedConfig", policy: Path) -> str:
 
     from jaxsched.learning.evolved.config import EvolvedConfig
 
-    words = ["jaxsched", "evaluate", "--workload", config.workload]
+    source = ["--worlds", config.worlds[0]] if config.worlds else ["--workload", config.workload]
+    words = ["jaxsched", "evaluate", *source]
     for name in (*SCENARIO, *COSTS):
         value = getattr(config, name)
-        if value != getattr(EvolvedConfig, name):
+        if value != getattr(EvolvedConfig, name) and not (config.worlds and name == "load"):
             words += [_option(name), f"{value:g}" if isinstance(value, float) else str(value)]
     words += ["--since", f"{config.until:g}"] if config.until < 1.0 else []
     for name, word in _settled(config.task).items() if config.task.stops else ():
         words += [f"--{name}", word]
-    return shlex.join([*words, "--policies", config.task.rule, str(policy)])
+    return shlex.join([*words, "--policies", config.rule, str(policy)])

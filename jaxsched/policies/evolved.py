@@ -15,13 +15,13 @@ from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE
 from jaxsched.io.schema import Count, Text, convert
 from jaxsched.policies.policy import Policy
-from jaxsched.policies.spec import LARGEST_SEEK, PolicySpec, SeekWeights, parse_spec
+from jaxsched.policies.spec import LARGEST_SEEK, SeekWeights, parse_spec
 from jaxsched.semantics import HIGHEST_LEVEL, RUN_BINS, SEEK_INPUTS, WIDTH_CLASSES
 
 LEVELS, SEEKING = KINDS = ("levels", "seeking")  # what a card says that its folder holds
 RULES = {  # what such a policy is with numbers by hand
     LEVELS: "pack:mlfq+backfill+consolidate+preempt+spread",
-    SEEKING: "greedy-wait:sjf+spread+lifetime+reserve+p1",
+    SEEKING: "greedy-wait",
 }
 
 Level = Annotated[int, Meta(ge=-HIGHEST_LEVEL, le=HIGHEST_LEVEL)]
@@ -50,6 +50,7 @@ class LevelsCard(Card):
 
     levels: Annotated[tuple[Row, ...], Meta(min_length=WIDTH_CLASSES, max_length=WIDTH_CLASSES)]
     margin: Annotated[int, Meta(ge=0, le=HIGHEST_LEVEL)]
+    rule: Text = RULES[LEVELS]  # cards do not say it
 
     @property
     def numbers_of_policy(self) -> LevelTable:
@@ -61,6 +62,7 @@ class SeekingCard(Card):
     """The card of numbers by which jobs are sent to other partitions."""
 
     numbers: Annotated[tuple[Number, ...], Meta(min_length=SEEK_INPUTS, max_length=SEEK_INPUTS)]
+    rule: Text  # that they are part of
 
     @property
     def numbers_of_policy(self) -> SeekWeights:
@@ -72,13 +74,14 @@ _CARDS: dict[str, type[LevelsCard] | type[SeekingCard]] = {LEVELS: LevelsCard, S
 
 
 def save(folder: Path, numbers: LevelTable | SeekWeights, card: dict[str, Any]) -> None:
-    """Write the folder of a policy: a card with its numbers, versions, and `card`.
+    """Write the folder of a policy: a card with its numbers, the rule that they are part of, versions, and `card`.
 
     Raises:
         UserError: it cannot be written.
     """
     what = LEVELS if isinstance(numbers, LevelTable) else SEEKING
-    cards.write_card(folder, what, dataclasses.asdict(numbers) | card)
+    rule = {"rule": RULES[SEEKING]} if what == SEEKING else {}
+    cards.write_card(folder, what, dataclasses.asdict(numbers) | rule | card)
 
 
 def read_card(folder: str | Path, what: str) -> LevelsCard | SeekingCard:
@@ -92,19 +95,16 @@ def read_card(folder: str | Path, what: str) -> LevelsCard | SeekingCard:
 
 def load_policy(folder: str | Path, what: str, name: str | None = None) -> Policy:
     """The policy of a folder that holds `what`, by `name` or else the path. UserError: see `read_card`."""
-    return policy_of(read_card(folder, what).numbers_of_policy, name or str(folder))
+    card = read_card(folder, what)
+    return policy_of(card.numbers_of_policy, card.rule, name or str(folder))
 
 
-def policy_of(numbers: LevelTable | SeekWeights, name: str) -> Policy:
-    """The policy of these numbers.
+def policy_of(numbers: LevelTable | SeekWeights, rule: str, name: str) -> Policy:
+    """The policy of these numbers, which is `rule` with them.
 
     By a table it needs to know nothing, and stops jobs where it may. To send jobs it needs run times, or estimates.
     """
-    return Policy(name, _spec_of(numbers))
-
-
-def _spec_of(numbers: LevelTable | SeekWeights) -> PolicySpec:
+    spec = parse_spec(rule)
     if isinstance(numbers, SeekWeights):
-        return dataclasses.replace(parse_spec(RULES[SEEKING]), seek=numbers)
-    spec = parse_spec(RULES[LEVELS])
-    return dataclasses.replace(spec, queue=dataclasses.replace(spec.queue, order=numbers))
+        return Policy(name, dataclasses.replace(spec, seek=numbers))
+    return Policy(name, dataclasses.replace(spec, queue=dataclasses.replace(spec.queue, order=numbers)))

@@ -67,14 +67,9 @@ class World:
 
     def job_lists(self, count: int) -> list[JobList]:
         """Its jobs, and `count - 1` lists of the same jobs in other orders, at other moments between the same two."""
-        jobs, found = self.jobs, [self.jobs]
-        for number in range(1, count):
-            rng = np.random.default_rng((zlib.crc32(self.name.encode()), number))
-            order, moment = rng.permutation(len(jobs)), np.cumsum(rng.exponential(size=len(jobs)))
-            moment = np.interp(moment, moment[[0, -1]], jobs.submit_s[[0, -1]])
-            columns = {field.name: getattr(jobs, field.name)[order] for field in dataclasses.fields(jobs)}
-            found.append(JobList(**columns | {"submit_s": moment, "given_s": moment, "home": jobs.home}))
-        return found
+        name = zlib.crc32(self.name.encode())
+        others = (reorder(self.jobs, np.random.default_rng((name, number))) for number in range(1, count))
+        return [self.jobs, *others]
 
     def write(self, folder: str | Path) -> None:
         """Writes `CLUSTER`, `MODELS` and `TRACE` into a folder that is there: read again, they are this world."""
@@ -85,6 +80,14 @@ class World:
         models = [_entry(model) for model in self.models]
         write_text(folder / MODELS, yaml.safe_dump({"models": models}, sort_keys=False, default_flow_style=None))
         write_native(folder / TRACE, self.jobs, self.catalogue)
+
+
+def reorder(jobs: JobList, rng: np.random.Generator) -> JobList:
+    """The same jobs in another order, at other moments between the same two."""
+    order, moment = rng.permutation(len(jobs)), np.cumsum(rng.exponential(size=len(jobs)))
+    moment = np.interp(moment, moment[[0, -1]], jobs.submit_s[[0, -1]])
+    columns = {field.name: getattr(jobs, field.name)[order] for field in dataclasses.fields(jobs)}
+    return JobList(**columns | {"submit_s": moment, "given_s": moment, "home": jobs.home})
 
 
 def _entry(model: ModelProfile) -> dict[str, Any]:

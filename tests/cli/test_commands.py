@@ -235,7 +235,7 @@ def test_reproduce_tells_its_plan(capsys, tmp_path, monkeypatch):
     assert f"{card['validation_jct_s']:,.1f} s" in said and "16 worlds of seed 0" in said
     (entry,) = card["figures"]
     assert entry["command"] in said and f"pack {entry['jct_mean_s']['pack']:,.1f} s" in said
-    main(["reproduce", "seeking", "--plan"])
+    main(["reproduce", "default", "--plan"])
     said = capsys.readouterr().out
-    assert "learns: seeking from distributed on leaf-spine-16" in said and "30 generations" in said
+    assert "learns: seeking from training worlds contended:100" in said and "30 generations" in said
     assert list(tmp_path.iterdir()) == []

@@ -187,7 +187,7 @@ def test_the_help_names_every_source():
     assert all(f"| `{source.name}` |" in page for source in FORMATS)
 
 
-@pytest.mark.parametrize("name", ["quickstart", "seeking"])
+@pytest.mark.parametrize("name", ["quickstart", "default"])
 def test_check_tells_what_a_folder_holds(name, capsys):
     main(["check", str(Path(__file__).parents[2] / "checkpoints" / name)])
     assert " a checkpoint" in (said := capsys.readouterr().out) or "a policy that seeks" in said

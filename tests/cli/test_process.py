@@ -160,7 +160,7 @@ def test_what_follows_a_run_is_shown_as_work(capsys, monkeypatch):
         ([{"command": "jaxsched evaluate", "jct_mean_s": {"pack": "fast"}}], "jct_mean_s"),
     ],
 )
-@pytest.mark.parametrize("name", ["quickstart", "seeking"])
+@pytest.mark.parametrize("name", ["quickstart", "default"])
 def test_a_card_is_read_before_anything_is_trained(name, figures, wanted, capsys, monkeypatch, tmp_path):
     """Before: a traceback after 83 s of training."""
     monkeypatch.chdir(tmp_path)

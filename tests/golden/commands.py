@@ -37,7 +37,7 @@ _LISTS = "--num-jobs 60 --seeds 2 --cluster leaf-spine-4 --load 0.9"
 _STOPS = "--preemption on --checkpoint-s 600"
 EVALUATE = {
     "plain": f"{_LISTS} --policies pack load-balance tetris least-interference contention-aware greedy-wait:p1",
-    "estimates": f"{_LISTS} --policies pack:sjf+backfill seeking search:pack:area+backfill+n8 --duration-error 1 "
+    "estimates": f"{_LISTS} --policies pack:sjf+backfill default search:pack:area+backfill+n8 --duration-error 1 "
     "--knows estimates --schedulers 4 --max-forwards 8",
     "stops": f"{_LISTS} {_STOPS} --policies tiresias-las pack:srsf+backfill+preempt pack:backfill",
     "history": f"{_LISTS} {_STOPS} --knows history --failures 20,1 --policies qssf tiresias-gittins themis",

@@ -13,7 +13,7 @@ RULES = ("first-fit", "pack", "load-balance", "tetris", "least-interference", "c
 PLAIN = ("fifo", "sjf", "area", "tenants")
 LEVELS = ("srtf", "srsf", "las", "mlfq", "tiresias", "gittins", "themis")
 FORWARDS = ("", "forward", "spread")
-ESTIMATING = ("sjf", "area", "srtf", "srsf", "themis", "reserve", "greedy-wait", "match", "seek", "seeking", "search")
+ESTIMATING = ("sjf", "area", "srtf", "srsf", "themis", "reserve", "greedy-wait", "match", "seek", "default", "search")
 SCHEDULERS = ("qssf", "tiresias-las", "tiresias-gittins", "themis")
 
 
@@ -61,7 +61,7 @@ def searching() -> list[str]:
 # Played in every world in which they may be.
 EVERYWHERE = (
     *RULES, *SCHEDULERS, "pack:backfill", "pack:sjf+backfill", "pack:area+backfill+reserve+spread", "greedy-wait:p1",
-    "greedy-wait:sjf+spread+p1+lifetime+reserve", "seeking", "pack:las+backfill+preempt", "pack:srsf+backfill+preempt",
+    "greedy-wait:sjf+spread+p1+lifetime+reserve", "default", "pack:las+backfill+preempt", "pack:srsf+backfill+preempt",
     "pack:mlfq+backfill+consolidate+preempt+spread+faster", "search:greedy-wait:area+n6+p1", "levels0", "levels1",
     "levels2",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
 from jaxsched.io.json_file import read_rows
 from jaxsched.learning.evolved import loop
-from jaxsched.learning.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, scenario_of, world_of
+from jaxsched.learning.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, Source, scenario_of, sources_of
 from jaxsched.learning.evolved.loop import METRICS_FILE, POLICY_FOLDER, Plays, draw_list, shorten, train_evolved
 from jaxsched.learning.evolved.state import STATE_FILE, EvolvedState, read_saved_config
 from jaxsched.learning.evolved.tasks import COUNT, table_of
@@ -21,6 +21,8 @@ from jaxsched.policies.evolved import LEVELS, RULES
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.scenario import load_scenario
 from jaxsched.workload.jobs import make_job_list, offered_load
+from jaxsched.worlds.families import Choice
+from jaxsched.worlds.world import draw_world
 
 JOBS, GENERATIONS = 240, 12
 GPUS = 16
@@ -57,12 +59,14 @@ def kept(folder):
 
 
 def test_what_is_learned_is_better_on_the_jobs_it_was_learned_from(config, whole):
-    cluster, _, settings = world_of(config)
+    ((cluster, _, settings),) = sources_of(config)
     jobs = scenario_of(config, 0).jobs[0]
     policies = parse(whole / POLICY_FOLDER), parse(RULES[LEVELS])
     rngs = [np.random.default_rng((0, i, loop.JUDGING)) for i in range(8)]
     parts = [draw_list(jobs, rng, GPUS, config.load) for rng in rngs]
-    jct = np.array([[Plays(policy, cluster, part, settings).mean_jct_s() for part in parts] for policy in policies])
+    jct = np.array(
+        [[Plays(policy, Source(cluster, part, settings)).mean_jct_s() for part in parts] for policy in policies]
+    )
     ratio = float(np.exp(np.log(jct[0] / jct[1]).mean()))
     assert ratio < 0.99
     assert ratio == pytest.approx(min(row.get("ratio_to_rule", 9.0) for row in read_rows(whole / METRICS_FILE)))
@@ -122,7 +126,7 @@ def test_numbers_stand_for_levels():
 
 
 def test_lists_are_drawn_from_stretches_of_the_past(config):
-    _, jobs, _ = world_of(config)
+    jobs = sources_of(config)[0].jobs
     one, other = (draw_list(jobs, np.random.default_rng(seed), GPUS, 1.0) for seed in (0, 1))
     assert len(jobs) == 180 and set(one.job_id) <= set(jobs.job_id) and set(one.job_id) != set(other.job_id)
     assert (np.diff(one.submit_s) >= 0).all() and one.submit_s[0] == 0
@@ -141,13 +145,13 @@ def test_jobs_that_come_at_once_are_refused(tmp_path):
     path = tmp_path / "once.csv"
     path.write_text("".join(["job_id,submit_time_s,num_gpus,duration_s\n", *(f"{i},7,1,10\n" for i in range(30))]))
     with pytest.raises(UserError, match="all jobs are submitted at once"):
-        world_of(EvolvedConfig(str(path)))
+        sources_of(EvolvedConfig(str(path)))
 
 
 def test_the_world_that_is_asked_for_is_the_one_to_learn_and_to_be_judged_in(trace, tmp_path):
     costs = {"max_forwards": 5, "restart_s": 30.0, "checkpoint_s": 600.0}
     config = config_of(Train(workload=str(trace), out=tmp_path, load=0.9, until=0.5, **costs))
-    settings = world_of(config)[2]
+    settings = sources_of(config)[0].settings
     assert {name: getattr(settings, name) for name in costs} == costs
     judged = judging(config, tmp_path / "policy")
     for option in ("--max-forwards 5", "--restart-s 30", "--checkpoint-s 600", "--load 0.9", "--since 0.5"):
@@ -208,12 +212,10 @@ def test_where_jobs_wait_is_learned_and_played(gangs, tmp_path):
     rows = read_rows(tmp_path / "run" / METRICS_FILE)
     assert len(rows) == 3 and rows[-1]["best_ratio"] < 1.0  # by the wait alone already
     assert what_is(folder) == "a policy that seeks" and "learns seeking from" in str(what_is(tmp_path / "run"))
-    cluster, jobs, settings = world_of(config)
-    learned, rule = (
-        Plays(parse(policy), cluster, jobs, settings).mean_jct_s() for policy in (folder, config.task.rule)
-    )
+    (source,) = sources_of(config)
+    learned, rule = (Plays(parse(policy), source).mean_jct_s() for policy in (folder, config.rule))
     assert learned < 0.99 * rule
-    assert not parse(folder).is_rule and parse(config.task.rule + "+seek").is_rule
+    assert not parse(folder).is_rule and parse(config.rule + ":seek").is_rule
 
 
 @pytest.mark.slow
@@ -235,10 +237,14 @@ def test_a_run_that_learns_where_jobs_wait_goes_on_bit_for_bit(gangs, tmp_path, 
     assert kept(tmp_path / "run") == kept(tmp_path / "whole")
 
 
+def drawn(setting, number):
+    return loop._draw_source(setting, np.random.default_rng(number), number)
+
+
 def test_synthetic_jobs_are_new_in_every_list():
     config = seeking("distributed", cluster="leaf-spine-8", load=0.9)
-    setting = loop.Setting(config, *world_of(config))
-    one, other = (loop._list(setting, np.random.default_rng(seed), 0) for seed in (0, 1))
+    setting = loop.Setting(config, sources_of(config))
+    one, other = (loop._draw_source(setting, np.random.default_rng(seed), 0).jobs for seed in (0, 1))
     assert len(one) == len(other) == SYNTHETIC_JOBS and not np.allclose(one.duration_s, other.duration_s)
     assert all(0.81 <= offered_load(jobs, 64) <= 0.99 for jobs in (one, other))
 
@@ -255,20 +261,78 @@ def test_all_times_of_a_list_are_shorter_by_one_factor():
 
 def test_every_other_list_has_the_usual_forwards(gangs):
     config = seeking(gangs)
-    setting = loop.Setting(config, *world_of(config))
-    assert [loop._settings(setting, number).max_forwards for number in range(4)] == [20, 2, 20, 2]
+    setting = loop.Setting(config, sources_of(config))
+    assert [drawn(setting, number).settings.max_forwards for number in range(4)] == [20, 2, 20, 2]
     for config in (seeking(gangs, max_forwards=1), EvolvedConfig(str(gangs), cluster="leaf-spine-2", max_forwards=20)):
-        setting = loop.Setting(config, *world_of(config))
-        assert len({loop._settings(setting, number).max_forwards for number in range(4)}) == 1
+        setting = loop.Setting(config, sources_of(config))
+        assert len({drawn(setting, number).settings.max_forwards for number in range(4)}) == 1
 
 
 def test_two_of_four_lists_have_wrong_estimates_where_jobs_wait_by_them(gangs):
     for config, off in ((seeking(gangs), [False, False, True, True]), (EvolvedConfig(str(gangs)), [False] * 4)):
-        setting = loop.Setting(config, *world_of(config))
-        lists = [loop._list(setting, np.random.default_rng(i), i) for i in range(4)]
+        setting = loop.Setting(config, sources_of(config))
+        lists = [drawn(setting, number).jobs for number in range(4)]
         assert [bool((jobs.estimate_ratio != 1).any()) for jobs in lists] == off
         sigmas = [np.log(jobs.estimate_ratio).std() for jobs in lists if (jobs.estimate_ratio != 1).any()]
         assert all(0.2 < sigma < 1.7 for sigma in sigmas) and len(set(sigmas)) == len(sigmas)
+
+
+def test_worlds_to_learn_from_are_training_worlds_with_several_schedulers():
+    config = EvolvedConfig(worlds=("task-tiny:3", "any:8:training"), learn="seeking", max_forwards=20)
+    sources = sources_of(config)
+    several = [draw_world(Choice("any", training=True), number) for number in range(8)]
+    several = [world for world in several if world.schedulers > 1]
+    assert len(sources) == 3 + len(several) and 0 < len(several) < 8
+    for source, world in zip(sources[3:], several):
+        np.testing.assert_array_equal(source.jobs.submit_s, world.jobs.submit_s)
+        assert source.settings.models == world.catalogue and source.settings.max_forwards == 20
+    setting = loop.Setting(config, sources)
+    lists = [drawn(setting, number) for number in range(24)]
+    assert len({id(source.cluster) for source in lists}) > 3, "of all worlds"
+    for source in lists:
+        (world,) = [one for one in sources if one.cluster is source.cluster]
+        factor = np.sort(source.jobs.duration_s) / np.sort(world.jobs.duration_s)
+        assert np.allclose(factor, factor[0]), "the world's own jobs"
+        assert (source.jobs.duration_s / factor[0] != world.jobs.duration_s).any(), "in another order"
+
+
+def test_where_jobs_wait_is_learned_from_worlds(tmp_path, capsys):
+    run = tmp_path / "run"
+    options = ["--worlds", "task-tiny:2", "--learn", "seeking", "--generations", "1", "--max-forwards", "5"]
+    options += ["--load", "1.1"]
+    main.main(["train", *options, "--out", str(run)])
+    said = capsys.readouterr().out
+    assert f"jaxsched evaluate --worlds task-tiny:2 --max-forwards 5 --policies greedy-wait {run}/policy" in said
+    card = json.loads((run / POLICY_FOLDER / CARD_FILE).read_text())
+    assert card["learned_from"]["jobs"] == 120 and card["config"]["worlds"] == ["task-tiny:2"]
+    assert card["commands"]["train"] == f"jaxsched train {' '.join(options)} --out {run}"
+    assert "Learned from training worlds task-tiny:2 at 1.1 times their load, jobs are not stopped" in card["limits"]
+    assert what_is(run) == "a run that learns seeking from training worlds task-tiny:2, 1 of 1 generations"
+    assert read_saved_config(run) == EvolvedConfig(
+        worlds=("task-tiny:2",), learn="seeking", max_forwards=5, load=1.1, generations=1
+    )
+    main.main(["reproduce", str(run / POLICY_FOLDER), "--out", str(tmp_path / "again")])
+    assert "what is learned is the same" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--worlds", "any:2", "--workload", "distributed", "--learn", "seeking"], "in the place of --workload"),
+        (["--worlds", "any:2"], "--worlds: has known run times, which levels are not learned with"),
+        (["--worlds", "any:2", "--learn", "network"], "and no --generations or --worlds"),
+        (["--worlds", "any:2", "--learn", "seeking", "--until", "0.9"], "--worlds takes no --until: each world"),
+        (["--worlds", "llm:2", "--learn", "seeking"], "--worlds llm:2: there should be forwards between several"),
+        (["--worlds", "task-tiny:1", "--learn", "seeking", "--max-forwards", "0"], "--max-forwards 0: there should be"),
+        (["--worlds", "such:2", "--learn", "seeking"], "unknown family 'such'"),
+        (["--worlds", "any:0", "--learn", "seeking"], "'0' should be a number of worlds from 1"),
+    ],
+)
+def test_bad_worlds_to_learn_from(tmp_path, capsys, options, message):
+    with pytest.raises(SystemExit) as end:
+        main.main(["train", *options, "--out", str(tmp_path / "run")])
+    assert end.value.code == 2 and message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow
@@ -299,30 +363,28 @@ def test_a_run_that_finds_nothing_better_says_so(gangs, tmp_path, capsys, monkey
 
 
 def test_all_trainings_are_judged_by_the_same_lists(config):
-    """Whatever their seed; those of before, by lists of their own."""
+    """Whatever their seed."""
     judged = [_judges(dataclasses.replace(config, seed=seed)) for seed in (3, 4)]
     np.testing.assert_array_equal(*judged)
-    old = [_judges(dataclasses.replace(config, seed=seed, validation_seed=None)) for seed in (0, 3)]
-    np.testing.assert_array_equal(old[0], judged[0])
-    assert (old[1] != judged[0]).any()
+    assert (_judges(dataclasses.replace(config, validation_seed=3)) != judged[0]).any()
 
 
 def _judges(config):
-    setting = loop._setting(config, *world_of(config))
+    setting = loop._setting(config, sources_of(config))
     return np.array([jct_s for _, jct_s in setting.judges])
 
 
-def test_a_run_from_before_is_judged_as_it_was(whole, tmp_path):
-    content = json.loads((whole / STATE_FILE).read_text())
-    assert read_saved_config(whole).validation_seed == 0
-    del content["config"]["validation_seed"]
+def test_a_run_from_before_is_refused(whole, tmp_path):
+    """Its numbers may have been part of another rule."""
+    content = json.loads((whole / STATE_FILE).read_text()) | {"schema": 1}
     (tmp_path / STATE_FILE).write_text(json.dumps(content))
-    assert read_saved_config(tmp_path).judging_seed == 3
+    with pytest.raises(UserError, match="schema 1, this version reads schema 2"):
+        read_saved_config(tmp_path)
 
 
 def test_the_curve_begins_where_learning_does(config, whole):
     card = json.loads((whole / POLICY_FOLDER / CARD_FILE).read_text())
-    setting = loop._setting(config, *world_of(config))
+    setting = loop._setting(config, sources_of(config))
     begun = EvolvedState(loop.evolution.begin(config.task.begin), config.task.begin)
     assert card["curve"][0] == [0, pytest.approx(loop._judge(setting, begun)[1])]
     assert [number for number, _ in card["curve"]] == [0, 5, 10, 12]

@@ -11,7 +11,7 @@ from jaxsched.env.knowledge import NOTHING
 from jaxsched.env.levels import LevelTable
 from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
-from jaxsched.policies.evolved import policy_of, save
+from jaxsched.policies.evolved import LEVELS, RULES, policy_of, save
 from jaxsched.policies.registry import parse
 
 # What `mlfq` does, were its queues a little longer.
@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 def test_a_folder_is_the_policy_of_its_table(folder):
     policy = parse(folder)
-    assert policy.spec == policy_of(QUEUES, "any").spec
+    assert policy.spec == policy_of(QUEUES, RULES[LEVELS], "any").spec
     assert policy.requires == NOTHING and policy.name == str(folder)
     assert what_is(folder) == "a table of levels, a policy"
 

@@ -109,7 +109,7 @@ def test_backfilling_is_independent_of_the_order():
 
 
 def test_a_run_is_told_from_its_policy(tmp_path):
-    shutil.copytree(shipped.find(shipped.CHECKPOINTS, "seeking"), tmp_path / "run" / "policy")
+    shutil.copytree(shipped.find(shipped.CHECKPOINTS, "default"), tmp_path / "run" / "policy")
     with pytest.raises(UserError, match=r"is the folder of a run, its policy is .*run/policy"):
         parse(tmp_path / "run")
     assert not parse(tmp_path / "run" / "policy").is_rule

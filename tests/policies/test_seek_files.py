@@ -29,14 +29,24 @@ def folder(tmp_path):
 
 def test_a_folder_is_the_policy_of_its_numbers(folder):
     policy = parse(folder)
-    assert policy.spec.seek == DRAWN and policy.spec == policy_of(DRAWN, "any").spec
+    assert policy.spec.seek == DRAWN and policy.spec == policy_of(DRAWN, PLAYED, "any").spec
     assert policy.requires == ESTIMATES and policy.name == str(folder)
-    assert not policy.is_rule and policy_of(BY_HAND, "any").is_rule
+    assert not policy.is_rule and policy_of(BY_HAND, PLAYED, "any").is_rule
     assert what_is(folder) == "a policy that seeks"
 
 
+def test_cards_from_before_rules_stood_in_them_are_refused(folder):
+    """They were part of another rule."""
+    path = folder / CARD_FILE
+    card = json.loads(path.read_text())
+    assert card.pop("rule") == PLAYED
+    path.write_text(json.dumps(card))
+    with pytest.raises(UserError, match="missing required field `rule`"):
+        parse(folder)
+
+
 def test_by_hand_is_an_option_of_rules():
-    rule, plain = parse(f"{PLAYED}+seek"), parse(PLAYED)
+    rule, plain = parse(f"{PLAYED}:seek"), parse(PLAYED)
     assert rule.spec == dataclasses.replace(plain.spec, seek=BY_HAND) and plain.spec.seek is None
     assert rule.is_rule and parse("pack:fifo+backfill+spread+seek").requires == ESTIMATES
     assert BY_HAND.numbers == seeking.BY_HAND
@@ -44,7 +54,7 @@ def test_by_hand_is_an_option_of_rules():
 
 def test_folder_and_rule_are_played_beside_what_does_not_seek(folder):
     options = dict(cluster="leaf-spine-4", schedulers=4, num_jobs=200, seeds=1, load=1.2, workload="distributed")
-    rows = Evaluate(**options, policies=(PLAYED, f"{PLAYED}+seek", str(folder))).compared().rows
+    rows = Evaluate(**options, policies=(PLAYED, f"{PLAYED}:seek", str(folder))).compared().rows
     assert [row.baseline for row in rows] == [True, True, False]
     assert len({row.figures.jct_mean_s for row in rows}) == 3
 

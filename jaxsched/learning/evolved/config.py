@@ -1,8 +1,9 @@
 """What a run that learns a few numbers from a workload is told, and what it then knows."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from msgspec import Meta
@@ -10,27 +11,33 @@ from msgspec import Meta
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.env.knowledge import NOTHING
 from jaxsched.errors import UserError
-from jaxsched.learning.evolved.tasks import LEVELS, TASKS, Task
+from jaxsched.learning.evolved.tasks import LEVELS, TASKS, Numbers, Task
+from jaxsched.policies.evolved import RULES, policy_of
+from jaxsched.policies.policy import Policy
 from jaxsched.simulation.scenario import Scenario, load_scenario
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList, offered_load
 from jaxsched.workload.load import SYNTHETIC
+from jaxsched.worlds.families import Choice, parse_worlds
+from jaxsched.worlds.world import draw_world
 
 MOST_GENERATIONS = 100_000
 FEWEST_JOBS = 20
 SYNTHETIC_JOBS = 3000  # of a list
+MORE_OF_WORLDS = 4  # times as many lists
 
 
 @dataclasses.dataclass(frozen=True)
 class EvolvedConfig:
     """The cluster, the workload's share to learn from, and the rules. UserError on a value out of range."""
 
-    workload: str
+    workload: str = ""
+    worlds: tuple[str, ...] = ()  # FAMILY:COUNT: training worlds, in the place of workload and cluster
     learn: str = LEVELS.name  # one of `TASKS`
     until: float = 1.0  # of the jobs, in order of submission
     cluster: str = "leaf-spine-8"
     schedulers: int | None = None
-    load: float | None = None
+    load: float | None = None  # with worlds a factor of that of each
     trace_gpu: str | None = None
     interference: str = "default"
     interval_s: float = 60.0
@@ -39,13 +46,17 @@ class EvolvedConfig:
     checkpoint_s: float = 0.0
     min_run_s: float = 0.0
     seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
-    validation_seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = 0  # of what judges; None: that of training
+    validation_seed: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0  # of the lists that averages are judged by
     generations: int | None = None  # None: as many as what is learned needs
 
     def __post_init__(self) -> None:
         """Check what is only used here, and settle generations; the rest is checked where it is used."""
         if self.learn not in TASKS:
             raise UserError(f"--learn: {self.learn!r} should be one of {', '.join(TASKS)}")
+        if bool(self.workload) == bool(self.worlds):
+            raise UserError("--worlds: should be given in the place of --workload")
+        if self.worlds and not self.task.several:
+            raise UserError(f"--worlds: has known run times, which {self.learn} are not learned with; give --workload")
         if self.generations is None:
             object.__setattr__(self, "generations", self.task.generations)
         if not 0.0 < self.until <= 1.0:
@@ -55,26 +66,60 @@ class EvolvedConfig:
             raise UserError(f"--generations: {self.generations} should be from 1 to {MOST_GENERATIONS:,}")
 
     @property
-    def judging_seed(self) -> int:
-        """Seed of the lists that averages are judged by."""
-        return self.seed if self.validation_seed is None else self.validation_seed
+    def source(self) -> str:
+        """What is learned from, in a few words."""
+        share = "" if self.until == 1.0 else f"the first {self.until:.0%} of "
+        return f"training worlds {' '.join(self.worlds)}" if self.worlds else f"{share}{Path(self.workload).name}"
 
     @property
     def task(self) -> Task:
         """What is learned."""
         return TASKS[self.learn]
 
+    @property
+    def lists(self) -> int:
+        """How many job lists all candidates of a generation play; of worlds more, whose lists are shorter."""
+        return self.task.lists * (MORE_OF_WORLDS if self.worlds else 1)
 
-def as_saved(values: Any) -> Any:
-    """What a card or a state says of a config: before validation had a seed of its own, it had that of training."""
-    return {"validation_seed": None} | values if isinstance(values, dict) else values
+    @property
+    def judges(self) -> int:
+        """By how many lists the best point is chosen."""
+        return self.task.judges * (MORE_OF_WORLDS if self.worlds else 1)
+
+    @property
+    def rule(self) -> str:
+        """That the numbers are part of, and that mean completion times are held against."""
+        return RULES[self.learn]
+
+    def policy_of(self, numbers: Numbers) -> Policy:
+        """The policy of these numbers."""
+        return policy_of(self.task.what_of(numbers), self.rule, self.learn)
 
 
-def world_of(config: EvolvedConfig) -> tuple[Cluster, JobList, Settings]:
-    """The cluster, the jobs to learn from, and the rules. UserError on any mistake.
+class Source(NamedTuple):
+    """Jobs to learn from, the cluster that they run on, and the rules."""
 
-    Of a synthetic workload the jobs are one list of as many as there are.
+    cluster: Cluster
+    jobs: JobList
+    settings: Settings
+
+
+def sources_of(config: EvolvedConfig) -> tuple[Source, ...]:
+    """What is learned from. UserError on any mistake.
+
+    Of a synthetic workload the jobs are one list of as many as there are. Worlds with one scheduler are left out.
     """
+    rules = config.task.rules
+    if config.worlds:
+        drawn = [draw_world(choice, number) for choice in _choices(config) for number in range(choice.worlds)]
+        found = [world for world in drawn if world.schedulers > 1]
+        if not found or config.max_forwards == 0:
+            wrong = f"--worlds {' '.join(config.worlds)}" if not found else "--max-forwards 0"
+            raise UserError(f"{wrong}: there should be forwards between several schedulers to learn {config.learn}")
+        settings = Settings.taken_from(config, seed=0, **rules)
+        return tuple(
+            Source(world.build(), world.jobs, dataclasses.replace(settings, models=world.catalogue)) for world in found
+        )
     scenario = scenario_of(config, config.seed)
     if config.task.several and (config.max_forwards == 0 or scenario.cluster.shape[0] == 1):
         wrong = "--max-forwards 0" if config.max_forwards == 0 else "--schedulers 1"
@@ -86,8 +131,12 @@ def world_of(config: EvolvedConfig) -> tuple[Cluster, JobList, Settings]:
         )
     if jobs.submit_s[-1] == jobs.submit_s[0]:
         raise UserError(f"--workload {config.workload}: all jobs are submitted at once, should be over some time")
-    settings = Settings.taken_from(config, seed=0, **config.task.rules)
-    return scenario.cluster, jobs, settings
+    return (Source(scenario.cluster, jobs, Settings.taken_from(config, seed=0, **rules)),)
+
+
+def _choices(config: EvolvedConfig) -> list[Choice]:
+    """The training worlds of a config."""
+    return [parse_worlds(text)._replace(training=True) for text in config.worlds]
 
 
 def limit_forwards(settings: Settings) -> Settings:
@@ -110,17 +159,18 @@ def scenario_of(config: EvolvedConfig, seed: int) -> Scenario:
     )
 
 
-def statistics(config: EvolvedConfig, cluster: Cluster, jobs: JobList) -> dict[str, Any]:
-    """What the jobs were that were learned from, for the card."""
-    half, most = np.quantile(jobs.duration_s, [0.5, 0.95])
-    sizes, counts = np.unique(jobs.num_gpus, return_counts=True)
+def statistics(config: EvolvedConfig, sources: Sequence[Source]) -> dict[str, Any]:
+    """What the jobs were that were learned from, for the card; of many worlds over all of them."""
+    run_s = np.concatenate([jobs.duration_s for _, jobs, _ in sources])
+    half, most = np.quantile(run_s, [0.5, 0.95])
+    sizes, counts = np.unique(np.concatenate([jobs.num_gpus for _, jobs, _ in sources]), return_counts=True)
     return {
-        "workload": Path(config.workload).name,
+        "workload": config.source if config.worlds else Path(config.workload).name,
         "until": config.until,
-        "jobs": len(jobs),
-        "span_s": float(jobs.submit_s[-1]),
-        "offered_load": offered_load(jobs, total_gpus(cluster)),
-        "run_s": {"mean": float(jobs.duration_s.mean()), "p50": float(half), "p95": float(most)},
+        "jobs": len(run_s),
+        "span_s": float(np.mean([jobs.submit_s[-1] for _, jobs, _ in sources])),
+        "offered_load": float(np.mean([offered_load(jobs, total_gpus(cluster)) for cluster, jobs, _ in sources])),
+        "run_s": {"mean": float(run_s.mean()), "p50": float(half), "p95": float(most)},
         "gpus": {str(size): int(count) for size, count in zip(sizes, counts)},
     }
 
@@ -128,10 +178,10 @@ def statistics(config: EvolvedConfig, cluster: Cluster, jobs: JobList) -> dict[s
 def limits(config: EvolvedConfig) -> str:
     """What was learned for which world, in two sentences."""
     pace = "at its own pace" if config.load is None else f"at offered load {config.load:g}"
+    place = f" at {config.load or 1.0:g} times their load" if config.worlds else f" {pace} on {config.cluster}"
     stops = f", a start after a stop costs {config.restart_s:g} s" if config.task.stops else ", jobs are not stopped"
-    share = "" if config.until == 1.0 else f"{config.until:.0%} of "
     known = "hidden" if config.task.knows == NOTHING else "known"
     return (
-        f"Learned from {share}{Path(config.workload).name} {pace} on {config.cluster}{stops}, run times"
-        f" {known}. On jobs of another scale nothing is known but what is measured."
+        f"Learned from {config.source}{place}{stops}, run times {known}."
+        " On jobs of another scale nothing is known but what is measured."
     )

@@ -1,6 +1,6 @@
 """The loop that learns: a generation is drawn, played and ranked; the best point so far is the policy.
 
-Its job lists are a workload's past, drawn again, or new jobs; the compiled event loop plays them.
+Its job lists are a workload's past, drawn again, new jobs, or training worlds'; the compiled event loop plays them.
 """
 
 import copy
@@ -16,20 +16,30 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float64
 
-from jaxsched.cluster.hardware import Cluster, total_gpus
+from jaxsched.cluster.hardware import total_gpus
 from jaxsched.errors import UserError
 from jaxsched.io.files import locked
 from jaxsched.io.json_file import append, read_rows, truncate
 from jaxsched.learning.evolved import evolution
-from jaxsched.learning.evolved.config import EvolvedConfig, limit_forwards, limits, scenario_of, statistics, world_of
+from jaxsched.learning.evolved.config import (
+    EvolvedConfig,
+    Source,
+    limit_forwards,
+    limits,
+    scenario_of,
+    sources_of,
+    statistics,
+)
 from jaxsched.learning.evolved.state import STATE_FILE, EvolvedState, restore, save
 from jaxsched.machine import side_by_side
+from jaxsched.policies.evolved import save as save_policy
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.compiled_engine import CompiledEngine
-from jaxsched.simulation.settings import PlayedWorld, Settings
-from jaxsched.workload.jobs import JobList, from_start, rescale_to_load
+from jaxsched.simulation.settings import PlayedWorld
+from jaxsched.workload.jobs import JobList, from_start, offered_load, rescale_to_load
 from jaxsched.workload.load import SYNTHETIC, add_estimates
+from jaxsched.worlds.world import reorder
 
 BLOCKS = 24  # of equal time, from which a list is drawn
 LOADS = (0.9, 1.1)  # of a drawn list, over that which was asked for
@@ -80,9 +90,9 @@ def _shuffle(jobs: JobList, stretches: np.ndarray) -> JobList:
 class Plays:
     """One job list under a policy, or under such as differ from it in what is learned; several threads may use it."""
 
-    def __init__(self, policy: Policy, cluster: Cluster, jobs: JobList, settings: Settings) -> None:
+    def __init__(self, policy: Policy, source: Source) -> None:
         """UserError if the compiled event loop lacks what is needed."""
-        engine = CompiledEngine()
+        engine, (cluster, jobs, settings) = CompiledEngine(), source
         player = engine.prepare(policy, PlayedWorld(cluster, [jobs], settings))
         missing = engine.why_not(policy, player.config, player.params)
         if missing is not None:
@@ -116,15 +126,8 @@ class Setting(NamedTuple):
     """What a run learns from, and is judged by."""
 
     config: EvolvedConfig
-    cluster: Cluster
-    jobs: JobList  # to learn from
-    settings: Settings
+    sources: tuple[Source, ...]
     judges: tuple[tuple[Plays, float], ...] = ()  # lists, and the mean completion time of the rule on each
-
-    @property
-    def gpus(self) -> int:
-        """Of the cluster."""
-        return total_gpus(self.cluster)
 
 
 def train_evolved(
@@ -138,56 +141,58 @@ def train_evolved(
     """
     if not resume and (run_dir / STATE_FILE).exists():
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
-    cluster, jobs, settings = world_of(config)
+    sources = sources_of(config)
     with locked(run_dir):
         try:
-            _train(_setting(config, cluster, jobs, settings), run_dir, resume, report, command)
+            _train(_setting(config, sources), run_dir, resume, report, command)
         except OSError as error:
             raise UserError(f"run {run_dir}: {error.strerror}; when that is mended, go on with --resume") from error
     return run_dir / POLICY_FOLDER
 
 
-def _setting(config: EvolvedConfig, cluster: Cluster, jobs: JobList, settings: Settings) -> Setting:
-    setting, rule, seed = Setting(config, cluster, jobs, settings), parse(config.task.rule), config.judging_seed
-    judged = setting if seed == config.seed else setting._replace(jobs=scenario_of(config, seed).jobs[0])
+def _setting(config: EvolvedConfig, sources: tuple[Source, ...]) -> Setting:
+    setting, rule, seed = Setting(config, sources), parse(config.rule), config.validation_seed
+    judged = setting
+    if seed != config.seed and not config.worlds:
+        judged = Setting(config, (sources[0]._replace(jobs=scenario_of(config, seed).jobs[0]),))
 
     def judge(number: int) -> tuple[Plays, float]:
-        rng = np.random.default_rng((seed, number, JUDGING))
-        part, of = _list(judged, rng, number), _settings(judged, number)
-        return _plays(judged, part, of), Plays(rule, cluster, part, of).mean_jct_s()
+        source = _draw_source(judged, np.random.default_rng((seed, number, JUDGING)), number)
+        return _plays(config, source), Plays(rule, source).mean_jct_s()
 
-    return setting._replace(judges=tuple(map(judge, range(config.task.judges))))
+    return setting._replace(judges=tuple(map(judge, range(config.judges))))
 
 
-def _list(setting: Setting, rng: np.random.Generator, number: int) -> JobList:
-    """The jobs of a list of that number, at about the load asked for.
+def _draw_source(setting: Setting, rng: np.random.Generator, number: int) -> Source:
+    """One of the sources, with the jobs and the rules of a list of that number, at about the load asked for.
 
-    They are new ones of a synthetic workload, or stretches of the past. If it is learned so, all times are a random
-    factor shorter, and two of four lists have wrong estimates.
+    Its jobs are new ones of a synthetic workload, stretches of the past, or a world's in another order. If it is
+    learned so, all times are a random factor shorter, two of four lists have wrong estimates, and every other one has
+    no more forwards than is usual.
     """
-    config, task = setting.config, setting.config.task
-    if config.workload in SYNTHETIC:
-        new = scenario_of(config, int(rng.integers(2**31))).jobs[0]
-        jobs = rescale_about(new, rng, setting.gpus, config.load)
+    config, task, (source, *more) = setting.config, setting.config.task, setting.sources
+    if more:
+        source = setting.sources[rng.integers(len(setting.sources))]
+    gpus = total_gpus(source.cluster)
+    if config.worlds:
+        jobs = reorder(source.jobs, rng)
+        jobs = rescale_about(jobs, rng, gpus, (config.load or 1.0) * offered_load(jobs, gpus))
+    elif config.workload in SYNTHETIC:
+        jobs = rescale_about(scenario_of(config, int(rng.integers(2**31))).jobs[0], rng, gpus, config.load)
     else:
-        jobs = draw_list(setting.jobs, rng, setting.gpus, config.load)
+        jobs = draw_list(source.jobs, rng, gpus, config.load)
     jobs = shorten(jobs, rng) if task.shorter else jobs
-    return misjudge(jobs, rng) if task.misjudged and number % 4 >= 2 else jobs
+    jobs = misjudge(jobs, rng) if task.misjudged and number % 4 >= 2 else jobs
+    few = task.fewer_forwards and number % 2 == 1
+    return Source(source.cluster, jobs, limit_forwards(source.settings) if few else source.settings)
 
 
-def _settings(setting: Setting, number: int) -> Settings:
-    """Those of a list of that number: every other one has no more forwards than is usual, if that is learned so."""
-    few = setting.config.task.fewer_forwards and number % 2 == 1
-    return limit_forwards(setting.settings) if few else setting.settings
-
-
-def _plays(setting: Setting, jobs: JobList, settings: Settings) -> Plays:
-    task = setting.config.task
-    return Plays(task.policy_of(task.begin), setting.cluster, jobs, settings)
+def _plays(config: EvolvedConfig, source: Source) -> Plays:
+    return Plays(config.policy_of(config.task.begin), source)
 
 
 def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None, command: str) -> None:
-    config, digest, began_s = setting.config, _digest(setting.jobs), time.perf_counter()
+    config, digest, began_s = setting.config, _digest(setting.sources), time.perf_counter()
     if resume:
         state, command = restore(run_dir, digest)
     else:
@@ -218,8 +223,8 @@ def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, di
     config, task, search = setting.config, setting.config.task, state.search
     rng = np.random.default_rng((config.seed, search.generation))
     directions, points = evolution.candidates(search, rng, task.strategy)
-    plays = [_plays(setting, _list(setting, rng, i), _settings(setting, i)) for i in range(task.lists)]
-    found = costs(plays, [task.policy_of(point) for point in points], side_by_side())
+    plays = [_plays(config, _draw_source(setting, rng, i)) for i in range(config.lists)]
+    found = costs(plays, [config.policy_of(point) for point in points], side_by_side())
     search = evolution.move(search, directions, found, task.strategy)
     means = found.mean(0)
     row = {"generation": search.generation, "jct_mean_s": float(means.mean()), "jct_least_s": float(means.min())}
@@ -228,7 +233,7 @@ def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, di
 
 def _judge(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, float]:
     """The state, its average as the best point if it is, and the average's completion times over those of the rule."""
-    policy = setting.config.task.policy_of(state.search.average)
+    policy = setting.config.policy_of(state.search.average)
     found = costs([plays for plays, _ in setting.judges], [policy], side_by_side())[:, 0]
     logs = [math.log(found_s / reference_s) for found_s, (_, reference_s) in zip(found, setting.judges)]
     ratio = math.exp(sum(logs) / len(logs))
@@ -242,7 +247,7 @@ def _write_policy(setting: Setting, run_dir: Path, state: EvolvedState, command:
     config, rows = setting.config, read_rows(run_dir / METRICS_FILE)
     first = [] if state.first_ratio is None else [[0, state.first_ratio]]
     card = {
-        "learned_from": statistics(config, setting.cluster, setting.jobs),
+        "learned_from": statistics(config, setting.sources),
         "config": dataclasses.asdict(config),
         "generation": state.best_generation,
         "ratio": state.best_ratio,
@@ -250,10 +255,10 @@ def _write_policy(setting: Setting, run_dir: Path, state: EvolvedState, command:
         "commands": {"train": command} if command else {},
         "limits": limits(config),
     }
-    config.task.save(run_dir / POLICY_FOLDER, state.best, card)
+    save_policy(run_dir / POLICY_FOLDER, config.task.what_of(state.best), card)
 
 
-def _digest(jobs: JobList) -> str:
-    """Of all that a job list says."""
-    columns = (getattr(jobs, field.name) for field in dataclasses.fields(JobList))
+def _digest(sources: Sequence[Source]) -> str:
+    """Of all that the job lists say."""
+    columns = (getattr(jobs, field.name) for _, jobs, _ in sources for field in dataclasses.fields(JobList))
     return hashlib.sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()

@@ -11,12 +11,12 @@ from jaxsched.errors import UserError
 from jaxsched.io.files import read_text, write_text
 from jaxsched.io.json_file import parse_json
 from jaxsched.io.schema import Count, convert
-from jaxsched.learning.evolved.config import EvolvedConfig, as_saved
+from jaxsched.learning.evolved.config import EvolvedConfig
 from jaxsched.learning.evolved.evolution import Search
 from jaxsched.learning.evolved.tasks import TASKS
 
 STATE_FILE = "evolved.json"
-SCHEMA = 1
+SCHEMA = 2
 MOST_BYTES = 1 << 20
 ARRAYS = ("point", "average", "momentum", "squares")  # of a search
 
@@ -68,8 +68,6 @@ def save(run_dir: Path, state: EvolvedState, config: EvolvedConfig, jobs: str, c
 def _read(run_dir: Path) -> _Saved:
     where = f"run {run_dir}: {STATE_FILE}"
     values = parse_json(read_text(run_dir / STATE_FILE, MOST_BYTES), where)
-    if isinstance(values, dict) and "config" in values:
-        values["config"] = as_saved(values["config"])
     saved: _Saved = convert(_Saved, values, where)
     if min(saved.squares, default=0.0) < 0.0:
         raise UserError(f"{where}: squares has {min(saved.squares):g}, should be at least 0")

@@ -1,8 +1,7 @@
-"""What is learned: numbers that a policy is made of, and the rule that they are held against."""
+"""What is learned: numbers that a policy is made of."""
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from jaxsched.env.knowledge import NOTHING, RUNTIMES
 from jaxsched.env.levels import LevelTable, mlfq_limits_s, run_limits_s
 from jaxsched.learning.evolved.evolution import Strategy
 from jaxsched.policies import evolved
-from jaxsched.policies.policy import Policy
 from jaxsched.policies.spec import LARGEST_SEEK, SeekWeights
 from jaxsched.semantics import HIGHEST_LEVEL, RUN_BINS, WIDTH_CLASSES
 
@@ -44,19 +42,6 @@ class Task:
     def rules(self) -> dict[str, Any]:
         """The options of a world that are settled by what is learned."""
         return {"preemption": self.stops, "knows": self.knows}
-
-    @property
-    def rule(self) -> str:
-        """The policy whose mean completion times those of numbers are held against."""
-        return evolved.RULES[self.name]
-
-    def policy_of(self, numbers: Numbers) -> Policy:
-        """The policy of these numbers."""
-        return evolved.policy_of(self.what_of(numbers), self.name)
-
-    def save(self, folder: Path, numbers: Numbers, card: dict[str, Any]) -> None:
-        """Write the folder of that policy, with `card` in its card. UserError: it cannot be written."""
-        evolved.save(folder, self.what_of(numbers), card)
 
 
 def table_of(numbers: Numbers) -> LevelTable:
