@@ -82,7 +82,7 @@ class _Run:
     worlds: Annotated[tuple[str, ...], optional("FAMILY:COUNT ...")] = ()
     """Learn from these training worlds, as of `jaxsched evaluate --worlds`; only seeking is."""
     learn: Annotated[str | None, optional("levels|seeking|network")] = None
-    """What is learned from --workload (default: levels)."""
+    """What is learned from --workload (default: levels) or --worlds."""
     until: Annotated[float | None, optional("X")] = None
     """Of --workload only the jobs before this share, in order of submission; judge by `evaluate --since X`."""
     generations: Annotated[int | None, optional("N")] = None
@@ -298,7 +298,19 @@ ONLY_HERE = ("workload", "worlds", "learn", "until", "generations")
 OF_WORKLOAD = ("until", "cluster", "schedulers", "trace_gpu")  # what worlds have settled
 SCENARIO = ("cluster", "schedulers", "load", "trace_gpu", "interference", "interval_s", "max_forwards")
 COSTS = ("restart_s", "checkpoint_s", "min_run_s")
-NOT_HERE = ("config", "failures", "shards", "path", "hosts", "track", "debug_checks", "begin", "freeze")
+NOT_HERE = (
+    "config",
+    "failures",
+    "gpu_speeds",
+    "profile",
+    "shards",
+    "path",
+    "hosts",
+    "track",
+    "debug_checks",
+    "begin",
+    "freeze",
+)
 
 
 def is_asked(options: Any) -> bool:
@@ -316,7 +328,9 @@ def is_asked(options: Any) -> bool:
     if not asked and options.resume is None:
         given = [f"--{name}" for name in ONLY_HERE if _is_given(options, name)]
         if given:
-            raise UserError(f"{', '.join(given)}: says how to learn from --workload FILE, which is not given")
+            raise UserError(
+                f"{', '.join(given)}: says how to learn from --workload FILE or --worlds, which are not given"
+            )
     return asked and options.resume is None
 
 
@@ -372,7 +386,9 @@ def config_of(options: Any) -> "EvolvedConfig":
     wrong = [name for name in NOT_HERE if getattr(options, name)]
     if wrong:
         said = ", ".join(map(_option, wrong))
-        raise UserError(f"--workload takes no {said}: what it learns is no network of schedulers, but a few numbers")
+        raise UserError(
+            f"--workload and --worlds take no {said}: what they learn is no network of schedulers, but a few numbers"
+        )
     settled = [name for name in OF_WORKLOAD if options.worlds and getattr(options, name) is not None]
     if settled:
         raise UserError(f"--worlds takes no {', '.join(map(_option, settled))}: each world has its own")
@@ -426,8 +442,11 @@ def judging(config: "EvolvedConfig", policy: Path) -> str:
     import shlex
 
     from jaxsched.learning.evolved.config import EvolvedConfig
+    from jaxsched.worlds.families import parse_worlds
 
-    source = ["--worlds", config.worlds[0]] if config.worlds else ["--workload", config.workload]
+    source = ["--workload", config.workload]
+    if config.worlds:  # test worlds of the same families
+        source = ["--worlds", parse_worlds(config.worlds[0])._replace(training=False).spelt]
     words = ["jaxsched", "evaluate", *source]
     for name in (*SCENARIO, *COSTS):
         value = getattr(config, name)

@@ -298,18 +298,21 @@ def test_worlds_to_learn_from_are_training_worlds_with_several_schedulers():
 
 def test_where_jobs_wait_is_learned_from_worlds(tmp_path, capsys):
     run = tmp_path / "run"
-    options = ["--worlds", "task-tiny:2", "--learn", "seeking", "--generations", "1", "--max-forwards", "5"]
+    options = ["--worlds", "task-tiny:2:training", "--learn", "seeking", "--generations", "1", "--max-forwards", "5"]
     options += ["--load", "1.1"]
     main.main(["train", *options, "--out", str(run)])
     said = capsys.readouterr().out
     assert f"jaxsched evaluate --worlds task-tiny:2 --max-forwards 5 --policies greedy-wait {run}/policy" in said
     card = json.loads((run / POLICY_FOLDER / CARD_FILE).read_text())
-    assert card["learned_from"]["jobs"] == 120 and card["config"]["worlds"] == ["task-tiny:2"]
+    assert card["learned_from"]["jobs"] == 120 and card["config"]["worlds"] == ["task-tiny:2:training"]
     assert card["commands"]["train"] == f"jaxsched train {' '.join(options)} --out {run}"
-    assert "Learned from training worlds task-tiny:2 at 1.1 times their load, jobs are not stopped" in card["limits"]
-    assert what_is(run) == "a run that learns seeking from training worlds task-tiny:2, 1 of 1 generations"
+    assert (
+        "Learned from training worlds task-tiny:2:training at 1.1 times their load, jobs are not stopped"
+        in card["limits"]
+    )
+    assert what_is(run) == "a run that learns seeking from training worlds task-tiny:2:training, 1 of 1 generations"
     assert read_saved_config(run) == EvolvedConfig(
-        worlds=("task-tiny:2",), learn="seeking", max_forwards=5, load=1.1, generations=1
+        worlds=("task-tiny:2:training",), learn="seeking", max_forwards=5, load=1.1, generations=1
     )
     main.main(["reproduce", str(run / POLICY_FOLDER), "--out", str(tmp_path / "again")])
     assert "what is learned is the same" in capsys.readouterr().out
@@ -318,12 +321,18 @@ def test_where_jobs_wait_is_learned_from_worlds(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--worlds", "any:2", "--workload", "distributed", "--learn", "seeking"], "in the place of --workload"),
-        (["--worlds", "any:2"], "--worlds: has known run times, which levels are not learned with"),
+        (
+            ["--worlds", "any:2", "--workload", "distributed", "--learn", "seeking"],
+            "--workload, --worlds: one of them should be given",
+        ),
+        (["--worlds", "any:2"], "--worlds: is to learn seeking; levels are learned from --workload"),
         (["--worlds", "any:2", "--learn", "network"], "and no --generations or --worlds"),
         (["--worlds", "any:2", "--learn", "seeking", "--until", "0.9"], "--worlds takes no --until: each world"),
         (["--worlds", "llm:2", "--learn", "seeking"], "--worlds llm:2: there should be forwards between several"),
         (["--worlds", "task-tiny:1", "--learn", "seeking", "--max-forwards", "0"], "--max-forwards 0: there should be"),
+        (["--worlds", "any:2", "--learn", "seeking", "--load", "0"], "--load: 0 should be a number above 0"),
+        (["--worlds", "any:2", "--learn", "seeking", "--gpu-speeds", "A100=2"], "take no --gpu-speeds"),
+        (["--learn", "seeking"], "--learn: says how to learn from --workload FILE or --worlds, which are not given"),
         (["--worlds", "such:2", "--learn", "seeking"], "unknown family 'such'"),
         (["--worlds", "any:0", "--learn", "seeking"], "'0' should be a number of worlds from 1"),
     ],

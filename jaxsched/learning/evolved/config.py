@@ -54,9 +54,11 @@ class EvolvedConfig:
         if self.learn not in TASKS:
             raise UserError(f"--learn: {self.learn!r} should be one of {', '.join(TASKS)}")
         if bool(self.workload) == bool(self.worlds):
-            raise UserError("--worlds: should be given in the place of --workload")
+            raise UserError("--workload, --worlds: one of them should be given")
         if self.worlds and not self.task.several:
-            raise UserError(f"--worlds: has known run times, which {self.learn} are not learned with; give --workload")
+            raise UserError(f"--worlds: is to learn seeking; {self.learn} are learned from --workload")
+        if self.load is not None and not 0.0 < self.load < float("inf"):
+            raise UserError(f"--load: {self.load:g} should be a number above 0")
         if self.generations is None:
             object.__setattr__(self, "generations", self.task.generations)
         if not 0.0 < self.until <= 1.0:
@@ -90,6 +92,11 @@ class EvolvedConfig:
     def rule(self) -> str:
         """That the numbers are part of, and that mean completion times are held against."""
         return RULES[self.learn]
+
+    @property
+    def factor(self) -> float:
+        """Of the loads of worlds."""
+        return 1.0 if self.load is None else self.load
 
     def policy_of(self, numbers: Numbers) -> Policy:
         """The policy of these numbers."""
@@ -163,13 +170,15 @@ def statistics(config: EvolvedConfig, sources: Sequence[Source]) -> dict[str, An
     """What the jobs were that were learned from, for the card; of many worlds over all of them."""
     run_s = np.concatenate([jobs.duration_s for _, jobs, _ in sources])
     half, most = np.quantile(run_s, [0.5, 0.95])
+    loads = [offered_load(jobs, total_gpus(cluster)) for cluster, jobs, _ in sources]
     sizes, counts = np.unique(np.concatenate([jobs.num_gpus for _, jobs, _ in sources]), return_counts=True)
     return {
         "workload": config.source if config.worlds else Path(config.workload).name,
         "until": config.until,
+        **({"worlds": len(sources)} if config.worlds else {}),
         "jobs": len(run_s),
         "span_s": float(np.mean([jobs.submit_s[-1] for _, jobs, _ in sources])),
-        "offered_load": float(np.mean([offered_load(jobs, total_gpus(cluster)) for cluster, jobs, _ in sources])),
+        "offered_load": float(np.mean(loads)) * (config.factor if config.worlds else 1.0),
         "run_s": {"mean": float(run_s.mean()), "p50": float(half), "p95": float(most)},
         "gpus": {str(size): int(count) for size, count in zip(sizes, counts)},
     }
@@ -178,7 +187,7 @@ def statistics(config: EvolvedConfig, sources: Sequence[Source]) -> dict[str, An
 def limits(config: EvolvedConfig) -> str:
     """What was learned for which world, in two sentences."""
     pace = "at its own pace" if config.load is None else f"at offered load {config.load:g}"
-    place = f" at {config.load or 1.0:g} times their load" if config.worlds else f" {pace} on {config.cluster}"
+    place = f" at {config.factor:g} times their load" if config.worlds else f" {pace} on {config.cluster}"
     stops = f", a start after a stop costs {config.restart_s:g} s" if config.task.stops else ", jobs are not stopped"
     known = "hidden" if config.task.knows == NOTHING else "known"
     return (

@@ -176,7 +176,7 @@ def _draw_source(setting: Setting, rng: np.random.Generator, number: int) -> Sou
     gpus = total_gpus(source.cluster)
     if config.worlds:
         jobs = reorder(source.jobs, rng)
-        jobs = rescale_about(jobs, rng, gpus, (config.load or 1.0) * offered_load(jobs, gpus))
+        jobs = rescale_about(jobs, rng, gpus, config.factor * offered_load(jobs, gpus))
     elif config.workload in SYNTHETIC:
         jobs = rescale_about(scenario_of(config, int(rng.integers(2**31))).jobs[0], rng, gpus, config.load)
     else:
