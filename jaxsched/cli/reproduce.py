@@ -155,12 +155,12 @@ def _evolved_plan(what: str, folder: Path) -> "tuple[Known, list[str]]":
 
     card = evolved.read_card(folder, what)
     config: EvolvedConfig = convert(EvolvedConfig, card.config, f"{what} {folder}: {CARD_FILE}: config")
-    task, place = config.task, "" if config.worlds else f" on {config.cluster}"
-    candidates = 2 * task.strategy.pairs
+    candidates, place = 2 * config.task.strategy.pairs, "" if config.worlds else f" on {config.cluster}"
+    lists, judges = config.lists
     return Known(card.versions, card.figures), [
         f"learns: {config.learn} from {config.source}{place}, seed {config.seed}",
-        f"takes: {config.generations} generations, in each {candidates} candidates on {config.lists} lists",
-        f"judges: {config.judges} lists of seed {config.validation_seed}, every few generations; the card has"
+        f"takes: {config.generations} generations, in each {candidates} candidates on {lists} lists",
+        f"judges: {judges} lists of seed {config.validation_seed}, every few generations; the card has"
         f" {'none' if card.ratio is None else f'{card.ratio:.4f} of the mean JCT of {config.rule}'}",
     ]
 

@@ -18,7 +18,7 @@ from jaxsched.simulation.scenario import Scenario, load_scenario
 from jaxsched.simulation.settings import Settings
 from jaxsched.workload.jobs import JobList, offered_load
 from jaxsched.workload.load import SYNTHETIC
-from jaxsched.worlds.families import Choice, parse_worlds
+from jaxsched.worlds.families import parse_worlds
 from jaxsched.worlds.world import draw_world
 
 MOST_GENERATIONS = 100_000
@@ -79,14 +79,10 @@ class EvolvedConfig:
         return TASKS[self.learn]
 
     @property
-    def lists(self) -> int:
-        """How many job lists all candidates of a generation play; of worlds more, whose lists are shorter."""
-        return self.task.lists * (MORE_OF_WORLDS if self.worlds else 1)
-
-    @property
-    def judges(self) -> int:
-        """By how many lists the best point is chosen."""
-        return self.task.judges * (MORE_OF_WORLDS if self.worlds else 1)
+    def lists(self) -> tuple[int, int]:
+        """How many candidates play, and how many choose the best point; of worlds more, whose lists are shorter."""
+        more = MORE_OF_WORLDS if self.worlds else 1
+        return self.task.lists * more, self.task.judges * more
 
     @property
     def rule(self) -> str:
@@ -116,21 +112,23 @@ def sources_of(config: EvolvedConfig) -> tuple[Source, ...]:
 
     Of a synthetic workload the jobs are one list of as many as there are. Worlds with one scheduler are left out.
     """
-    rules = config.task.rules
+    settings, where = Settings.taken_from(config, seed=0, **config.task.rules), "where jobs are sent between schedulers"
+    if config.task.several and config.max_forwards == 0:
+        raise UserError(f"--max-forwards 0: should be more to learn {config.learn}, {where}")
     if config.worlds:
-        drawn = [draw_world(choice, number) for choice in _choices(config) for number in range(choice.worlds)]
-        found = [world for world in drawn if world.schedulers > 1]
-        if not found or config.max_forwards == 0:
-            wrong = f"--worlds {' '.join(config.worlds)}" if not found else "--max-forwards 0"
-            raise UserError(f"{wrong}: there should be forwards between several schedulers to learn {config.learn}")
-        settings = Settings.taken_from(config, seed=0, **rules)
-        return tuple(
-            Source(world.build(), world.jobs, dataclasses.replace(settings, models=world.catalogue)) for world in found
-        )
+        choices = [parse_worlds(text)._replace(training=True) for text in config.worlds]
+        drawn = (draw_world(choice, number) for choice in choices for number in range(choice.worlds))
+        found = [
+            Source(w.build(), w.jobs, dataclasses.replace(settings, models=w.catalogue))
+            for w in drawn
+            if w.schedulers > 1
+        ]
+        if not found:
+            raise UserError(f"--worlds {' '.join(config.worlds)}: have one scheduler each, should be several, {where}")
+        return tuple(found)
     scenario = scenario_of(config, config.seed)
-    if config.task.several and (config.max_forwards == 0 or scenario.cluster.shape[0] == 1):
-        wrong = "--max-forwards 0" if config.max_forwards == 0 else "--schedulers 1"
-        raise UserError(f"{wrong}: should be more to learn {config.learn}, where jobs are sent between schedulers")
+    if config.task.several and scenario.cluster.shape[0] == 1:
+        raise UserError(f"--schedulers 1: should be more to learn {config.learn}, {where}")
     jobs = scenario.jobs[0]
     if len(jobs) < FEWEST_JOBS:
         raise UserError(
@@ -138,12 +136,7 @@ def sources_of(config: EvolvedConfig) -> tuple[Source, ...]:
         )
     if jobs.submit_s[-1] == jobs.submit_s[0]:
         raise UserError(f"--workload {config.workload}: all jobs are submitted at once, should be over some time")
-    return (Source(scenario.cluster, jobs, Settings.taken_from(config, seed=0, **rules)),)
-
-
-def _choices(config: EvolvedConfig) -> list[Choice]:
-    """The training worlds of a config."""
-    return [parse_worlds(text)._replace(training=True) for text in config.worlds]
+    return (Source(scenario.cluster, jobs, settings),)
 
 
 def limit_forwards(settings: Settings) -> Settings:

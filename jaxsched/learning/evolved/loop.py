@@ -160,7 +160,7 @@ def _setting(config: EvolvedConfig, sources: tuple[Source, ...]) -> Setting:
         source = _draw_source(judged, np.random.default_rng((seed, number, JUDGING)), number)
         return _plays(config, source), Plays(rule, source).mean_jct_s()
 
-    return setting._replace(judges=tuple(map(judge, range(config.judges))))
+    return setting._replace(judges=tuple(map(judge, range(config.lists[1]))))
 
 
 def _draw_source(setting: Setting, rng: np.random.Generator, number: int) -> Source:
@@ -223,7 +223,7 @@ def _generation(setting: Setting, state: EvolvedState) -> tuple[EvolvedState, di
     config, task, search = setting.config, setting.config.task, state.search
     rng = np.random.default_rng((config.seed, search.generation))
     directions, points = evolution.candidates(search, rng, task.strategy)
-    plays = [_plays(config, _draw_source(setting, rng, i)) for i in range(config.lists)]
+    plays = [_plays(config, _draw_source(setting, rng, i)) for i in range(config.lists[0])]
     found = costs(plays, [config.policy_of(point) for point in points], side_by_side())
     search = evolution.move(search, directions, found, task.strategy)
     means = found.mean(0)
