@@ -5,12 +5,13 @@ There are two kinds: tables of levels, which order jobs, and numbers by which jo
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from jaxsched.env.levels import LevelTable
+from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.io.cards import CARD_FILE
 from jaxsched.io.schema import Count, Text, convert
@@ -50,7 +51,7 @@ class LevelsCard(Card):
 
     levels: Annotated[tuple[Row, ...], Meta(min_length=WIDTH_CLASSES, max_length=WIDTH_CLASSES)]
     margin: Annotated[int, Meta(ge=0, le=HIGHEST_LEVEL)]
-    rule: Text = RULES[LEVELS]  # cards do not say it
+    rule: ClassVar[str] = RULES[LEVELS]  # cards do not say it
 
     @property
     def numbers_of_policy(self) -> LevelTable:
@@ -96,7 +97,10 @@ def read_card(folder: str | Path, what: str) -> LevelsCard | SeekingCard:
 def load_policy(folder: str | Path, what: str, name: str | None = None) -> Policy:
     """The policy of a folder that holds `what`, by `name` or else the path. UserError: see `read_card`."""
     card = read_card(folder, what)
-    return policy_of(card.numbers_of_policy, card.rule, name or str(folder))
+    try:
+        return policy_of(card.numbers_of_policy, card.rule, name or str(folder))
+    except UserError as error:
+        raise UserError(f"{what} {folder}: {CARD_FILE}: rule: {error}") from None
 
 
 def policy_of(numbers: LevelTable | SeekWeights, rule: str, name: str) -> Policy:

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from jaxsched.cli import main
+from jaxsched.cli import main, train
 from jaxsched.cli.check import what_is
 from jaxsched.cli.train import Train, config_of, how_to_judge, judging
 from jaxsched.errors import UserError
@@ -342,6 +342,11 @@ def test_bad_worlds_to_learn_from(tmp_path, capsys, options, message):
         main.main(["train", *options, "--out", str(tmp_path / "run")])
     assert end.value.code == 2 and message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_no_option_of_train_is_ignored_where_numbers_are_learned():
+    read = {*train.ONLY_HERE, *train.SCENARIO, *train.COSTS, "seed", "out", "resume", "preemption", "knows"}
+    assert {field.name for field in dataclasses.fields(Train)} == read | set(train.NOT_HERE)
 
 
 @pytest.mark.slow

@@ -45,6 +45,14 @@ def test_cards_from_before_rules_stood_in_them_are_refused(folder):
         parse(folder)
 
 
+@pytest.mark.parametrize("rule", ["nonsense", "pack:sjf", "greedy-wait:p-1"])
+def test_a_wrong_rule_of_a_card_is_told_with_its_folder(folder, rule):
+    path = folder / CARD_FILE
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"rule": rule}))
+    with pytest.raises(UserError, match=rf"^seeking {folder}: {CARD_FILE}: rule: "):
+        parse(folder)
+
+
 def test_by_hand_is_an_option_of_rules():
     rule, plain = parse(f"{PLAYED}:seek"), parse(PLAYED)
     assert rule.spec == dataclasses.replace(plain.spec, seek=BY_HAND) and plain.spec.seek is None
