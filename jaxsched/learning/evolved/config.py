@@ -80,7 +80,7 @@ class EvolvedConfig:
 
     @property
     def lists(self) -> tuple[int, int]:
-        """How many candidates play, and how many choose the best point; of worlds more, whose lists are shorter."""
+        """How many lists candidates play, and how many choose the best point; more of worlds, which are shorter."""
         more = MORE_OF_WORLDS if self.worlds else 1
         return self.task.lists * more, self.task.judges * more
 
