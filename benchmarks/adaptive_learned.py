@@ -35,7 +35,8 @@ from jaxsched.adaptive.simulate import PUBLISHED_NODES, Rules, build
 from jaxsched.adaptive.state import AdaptiveJobs, AdaptiveWorld, start
 from jaxsched.adaptive.view import AllocationPolicy, View, whole_nodes
 from jaxsched.adaptive.workload import applications_in, read_workload
-from jaxsched.learning.evolved.evolution import Strategy, begin, candidates, move
+from jaxsched.learning.evolved.evolution import begin, candidates, move
+from jaxsched.learning.evolved.tasks import Strategy
 from jaxsched.machine import compute_on_one_thread, enable_cache
 
 EXPONENTS = (0.125, 0.25, 0.5, 0.75, 1.0)

@@ -120,8 +120,8 @@ def _folder(path: Path) -> str:
     from jaxsched.errors import UserError
     from jaxsched.io.cards import CARD_FILE
     from jaxsched.io.json_file import read_json, read_rows
-    from jaxsched.learning.evolved.state import STATE_FILE
-    from jaxsched.learning.evolved.state import read_saved_config as saved_evolved
+    from jaxsched.learning.evolved.evolution import STATE_FILE
+    from jaxsched.learning.evolved.evolution import read_saved_config as saved_evolved
     from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER
     from jaxsched.learning.state import read_saved_config
     from jaxsched.policies import evolved

@@ -222,12 +222,12 @@ def _network_anew(folder: Path, out: Path) -> Anew:
 def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
     """`what` the folder holds, one of `policies.evolved.KINDS`."""
     from jaxsched.cli.output import Display
-    from jaxsched.cli.train import evolved_reporter, say_if_compiling
+    from jaxsched.cli.train_numbers import evolved_reporter, say_if_compiling
     from jaxsched.io.cards import CARD_FILE
     from jaxsched.io.schema import convert
     from jaxsched.learning.evolved.config import EvolvedConfig
+    from jaxsched.learning.evolved.evolution import STATE_FILE
     from jaxsched.learning.evolved.loop import train_evolved
-    from jaxsched.learning.evolved.state import STATE_FILE
     from jaxsched.policies import evolved
 
     card = evolved.read_card(folder, what)

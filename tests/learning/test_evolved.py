@@ -6,16 +6,18 @@ import json
 import numpy as np
 import pytest
 
-from jaxsched.cli import main, train
+from jaxsched.cli import main
+from jaxsched.cli import train_numbers as here
 from jaxsched.cli.check import what_is
-from jaxsched.cli.train import Train, config_of, how_to_judge, judging
+from jaxsched.cli.train import Train
+from jaxsched.cli.train_numbers import config_of, how_to_judge, judging
 from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
 from jaxsched.io.json_file import read_rows
 from jaxsched.learning.evolved import loop
 from jaxsched.learning.evolved.config import SYNTHETIC_JOBS, EvolvedConfig, Source, scenario_of, sources_of
+from jaxsched.learning.evolved.evolution import STATE_FILE, EvolvedState, read_saved_config
 from jaxsched.learning.evolved.loop import METRICS_FILE, POLICY_FOLDER, Plays, draw_list, shorten, train_evolved
-from jaxsched.learning.evolved.state import STATE_FILE, EvolvedState, read_saved_config
 from jaxsched.learning.evolved.tasks import COUNT, table_of
 from jaxsched.policies.evolved import LEVELS, RULES
 from jaxsched.policies.registry import parse
@@ -345,8 +347,8 @@ def test_bad_worlds_to_learn_from(tmp_path, capsys, options, message):
 
 
 def test_no_option_of_train_is_ignored_where_numbers_are_learned():
-    read = {*train.ONLY_HERE, *train.SCENARIO, *train.COSTS, "seed", "out", "resume", "preemption", "knows"}
-    assert {field.name for field in dataclasses.fields(Train)} == read | set(train.NOT_HERE)
+    read = {*here.ONLY_HERE, *here.SCENARIO, *here.COSTS, "seed", "out", "resume", "preemption", "knows"}
+    assert {field.name for field in dataclasses.fields(Train)} == read | set(here.NOT_HERE)
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from jaxsched.learning.evolved.config import (
     sources_of,
     statistics,
 )
-from jaxsched.learning.evolved.state import STATE_FILE, EvolvedState, restore, save
+from jaxsched.learning.evolved.evolution import STATE_FILE, EvolvedState, restore, save
 from jaxsched.machine import side_by_side
 from jaxsched.policies.evolved import save as save_policy
 from jaxsched.policies.policy import Policy

@@ -9,7 +9,6 @@ from jaxtyping import Float64
 
 from jaxsched.env.knowledge import NOTHING, RUNTIMES
 from jaxsched.env.levels import LevelTable, mlfq_limits_s, run_limits_s
-from jaxsched.learning.evolved.evolution import Strategy
 from jaxsched.policies import evolved
 from jaxsched.policies.spec import LARGEST_SEEK, SeekWeights
 from jaxsched.semantics import HIGHEST_LEVEL, RUN_BINS, WIDTH_CLASSES
@@ -18,6 +17,17 @@ COUNT = RUN_BINS + 2 * WIDTH_CLASSES + 1  # per bin, per width, slope per width,
 PER_UNIT = 100  # levels of a table in the distance between two queues of `mlfq`
 MIDDLE, SLOPE_BINS = RUN_BINS // 2, 5.0  # a width's slope is 0 at that bin, and a unit so many bins further
 Numbers = Float64[np.ndarray, "numbers"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Strategy:
+    """How many pairs of candidates there are, how far from the point, and how it moves: Adam's step and decays."""
+
+    pairs: int
+    sigma: float
+    step: float
+    momentum: float
+    squares: float
 
 
 @dataclasses.dataclass(frozen=True)
