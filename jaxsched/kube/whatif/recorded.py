@@ -232,9 +232,82 @@ class RecordedDay:
 class _RecordedGang:
     """A gang in a recording."""
 
-    pods: dict[str, Pod]
-    bound_s: dict[str, float]
-    ended_s: dict[str, float]
+    key: str  # of its name and, from the second gang of that name on, which one it is
+    pods: dict[str, Pod] = dataclasses.field(default_factory=dict)
+    bound_s: dict[str, float] = dataclasses.field(default_factory=dict)
+    ended_s: dict[str, float] = dataclasses.field(default_factory=dict)
+    alive: set[str] = dataclasses.field(default_factory=set)  # pods that have not ended
+    over: bool = False  # its pods had ended when they were first seen
+    replaced: bool = False  # pods came when others had ended
+
+
+class _RecordedGangs:
+    """The gangs of a recording. Where all pods of a name have ended, later ones of that name are another gang."""
+
+    def __init__(self) -> None:
+        self.all: list[_RecordedGang] = []
+        self._latest: dict[tuple[str, bool], _RecordedGang] = {}  # by name, and whether they were over
+        self._count: dict[str, int] = {}
+        self._of_pod: dict[str, _RecordedGang] = {}  # by uid
+
+    def see(self, uid: str, pod: Pod, now_s: float) -> None:
+        """A pod came or changed."""
+        gang, done = self._of_pod.get(uid), pod.phase in DONE_PHASES
+        if gang is None:
+            gang = self._of_pod[uid] = self._find(gang_key(pod), done)
+            gang.replaced |= len(gang.alive) < len(gang.pods)
+            gang.alive.add(uid)
+        gang.pods[uid] = pod
+        if pod.node:
+            seen = uid in gang.bound_s
+            gang.bound_s.setdefault(uid, now_s)
+            if seen and done:  # `kube run` watches pods that live, others all of them
+                gang.ended_s.setdefault(uid, now_s)
+        if done and not gang.over:
+            gang.alive.discard(uid)
+
+    def lose(self, uid: str, now_s: float) -> None:
+        """A pod was deleted."""
+        gang = self._of_pod.get(uid)
+        if gang is not None:
+            gang.ended_s.setdefault(uid, now_s)
+            gang.alive.discard(uid)
+
+    def _find(self, name: str, over: bool) -> _RecordedGang:
+        """The gang of that name to which a new pod belongs."""
+        gang = self._latest.get((name, over))
+        if gang is None or not gang.alive:
+            number = self._count[name] = self._count.get(name, 0) + 1 - over
+            gang = self._latest[name, over] = _RecordedGang(name if number < 2 else f"{name}#{number}", over=over)
+            self.all.append(gang)
+        return gang
+
+
+class _MostNodes:
+    """The nodes with GPUs as they were when there were most of these; others that came later took the place of some."""
+
+    def __init__(self, settings: PlanSettings) -> None:
+        self._settings = settings
+        self._there: dict[str, Node] = {}
+        self._gpus, self._most = 0, -1
+        self.nodes: list[Node] = []
+
+    def start(self) -> None:
+        """The recording began, perhaps anew: all nodes that are there come again."""
+        self._there, self._gpus = {}, 0
+
+    def change(self, line: dict[str, Any]) -> None:
+        """A node came, changed or went."""
+        node = read_node(line["object"])
+        self._gpus -= self._count(self._there.pop(node.name, None))
+        if line["type"] != "DELETED":
+            self._there[node.name] = node
+            self._gpus += self._count(node)
+        if self._gpus > self._most or (self._gpus == self._most and len(self._there) > len(self.nodes)):
+            self._most, self.nodes = self._gpus, gpu_nodes(self._there.values(), self._settings)
+
+    def _count(self, node: Node | None) -> int:
+        return 0 if node is None else dict(node.allocatable).get(self._settings.gpu_resource, 0)
 
 
 def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler: str | None = None) -> RecordedDay:
@@ -251,36 +324,26 @@ def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler:
     Raises:
         UserError: No gang ran from start to end, or no node has GPUs.
     """
-    nodes: dict[str, Node] = {}
-    gangs: dict[str, _RecordedGang] = {}
-    key_of: dict[str, str] = {}
+    nodes, gangs = _MostNodes(settings), _RecordedGangs()
     for line in lines:
-        if line["kind"] == "nodes" and line["type"] != "DELETED":
-            node = read_node(line["object"])
-            nodes[node.name] = node
+        if line["kind"] == "start":
+            nodes.start()
+        if line["kind"] == "nodes":
+            nodes.change(line)
         if line["kind"] != "pods":
             continue
         uid = str(mapping(line["object"], "metadata").get("uid", ""))
         if line["type"] == "DELETED":
-            if uid in key_of:
-                gangs[key_of[uid]].ended_s.setdefault(uid, line["t"])
+            gangs.lose(uid, line["t"])
             continue
         pod = read_pod(line["object"])
-        if scheduler not in (None, pod.scheduler):
-            continue
-        key_of[uid] = gang_key(pod)
-        gang = gangs.setdefault(key_of[uid], _RecordedGang({}, {}, {}))
-        gang.pods[uid] = pod
-        if pod.node:
-            seen = uid in gang.bound_s
-            gang.bound_s.setdefault(uid, line["t"])
-            if seen and pod.phase in DONE_PHASES:  # `kube run` watches pods that live, others all of them
-                gang.ended_s.setdefault(uid, line["t"])
-    own = gpu_nodes(list(nodes.values()), settings)
+        if scheduler in (None, pod.scheduler):
+            gangs.see(uid, pod, line["t"])
+    own = nodes.nodes
     if not own:
         raise UserError(f"the recording has no node with {settings.gpu_resource}; there is no cluster to simulate")
     warn_of_products(own, settings)
-    return _day(gangs, read_fleet(own, settings).split, _TypesOfNodes(own, settings), settings)
+    return _day(gangs.all, read_fleet(own, settings).split, _TypesOfNodes(own, settings), settings)
 
 
 class _TypesOfNodes:
@@ -308,13 +371,11 @@ class _TypesOfNodes:
         return self._known[asks]
 
 
-def _day(
-    gangs: dict[str, _RecordedGang], cluster: Cluster, types: _TypesOfNodes, settings: PlanSettings
-) -> RecordedDay:
+def _day(gangs: list[_RecordedGang], cluster: Cluster, types: _TypesOfNodes, settings: PlanSettings) -> RecordedDay:
     largest = int(np.asarray(cluster.group_gpus).max())
-    tenants = sorted({pod.namespace for gang in gangs.values() for pod in gang.pods.values()})
+    tenants = sorted({pod.namespace for gang in gangs for pod in gang.pods.values()})
     jobs, jct, wait, skipped = [], [], [], {}
-    for key, gang in sorted(gangs.items(), key=lambda item: natural(item[0])):
+    for gang in sorted(gangs, key=lambda gang: natural(gang.key)):
         why_not = _why_no_job(gang, settings)
         if why_not:
             skipped[why_not] = skipped.get(why_not, 0) + 1
@@ -322,7 +383,7 @@ def _day(
         job: dict[str, Any] = _job(gang, largest, settings) | {"allowed": types.of(gang)}
         end = max(gang.ended_s.values())
         tenant = next(iter(gang.pods.values())).namespace
-        jobs.append(job | {"tenant": tenants.index(tenant), "tenant_name": tenant, "job_id": key})
+        jobs.append(job | {"tenant": tenants.index(tenant), "tenant_name": tenant, "job_id": gang.key})
         jct.append(end - job["submit_s"])
         wait.append(max(max(gang.bound_s.values()) - job["submit_s"], 0.0))
     if not jobs:
@@ -340,16 +401,19 @@ def _day(
 
 
 def _job(gang: _RecordedGang, largest_group: int, settings: PlanSettings) -> dict[str, Any]:
-    """The gang as arguments of `make_job_list`; a simulated worker lies in one GPU group."""
+    """The gang as arguments of `make_job_list`; a simulated worker lies in one GPU group.
+
+    A pod that needs more is as few equal workers as have its GPUs.
+    """
     pods = sorted(gang.pods.values(), key=lambda pod: natural(pod.name))
     workers = _workers(gang, settings)
     gpus = workers[0].units(settings.gpu_resource)
-    parts = -(-gpus // largest_group)
+    parts = next(parts for parts in range(1, gpus + 1) if gpus % parts == 0 and gpus // parts <= largest_group)
     return {
         "submit_s": min(pod.created_s for pod in pods),
         "duration_s": max(max(gang.ended_s.values()) - max(gang.bound_s.values()), 1e-3),
         "workers": len(workers) * parts,
-        "gpus_per_worker": -(-gpus // parts),
+        "gpus_per_worker": gpus // parts,
         "model": profile_of(pods, settings)[0],
     }
 
@@ -363,6 +427,10 @@ def _why_no_job(gang: _RecordedGang, settings: PlanSettings) -> str:
     workers = _workers(gang, settings)
     if not workers:
         return "without GPUs"
+    if gang.over:
+        return "over before the recording"
+    if gang.replaced:
+        return "whose pods were replaced while others ran"
     if len(gang.bound_s) < len(gang.pods):
         return "never started"
     if len(gang.ended_s) < len(gang.pods):

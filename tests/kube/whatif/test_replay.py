@@ -251,3 +251,58 @@ def test_an_empty_file_and_a_recording_are_appended_to(tmp_path: Path) -> None:
         Recorder(path).close()
         *_, last = read_recording(path)
         assert last["kind"] == "start"
+
+
+def life(name: str, uid: str, from_s: float, bound_s: float, until_s: float, gpus: int = 4) -> list[dict]:
+    """A pod of the gang `x`, at seconds of the recording: it comes, is bound, and is gone."""
+    pod = make_pod(name, gpus, "x", 1, uid=uid, age_s=-from_s)
+    bound = pod | {"spec": pod["spec"] | {"nodeName": "n0"}}
+    gone = {"metadata": {"uid": uid}}
+    steps = [(from_s, "ADDED", pod), (bound_s, "MODIFIED", bound), (until_s, "DELETED", gone)]
+    return [{"t": NOW + at, "kind": "pods", "type": kind, "object": of} for at, kind, of in steps]
+
+
+def node_line(at_s: float, kind: str, name: str) -> dict:
+    return {"t": NOW + at_s, "kind": "nodes", "type": kind, "object": make_node(name)}
+
+
+def day_of(*lines: dict):
+    return read_day(sorted(lines, key=lambda line: line["t"]), PlanSettings())
+
+
+def test_gangs_of_one_name_are_several_jobs():
+    """Before: one job of all their pods, from the first one's submission on."""
+    day = day_of(node_line(0, "ADDED", "n0"), *life("x-0", "a", 0, 10, 310), *life("x-0", "b", 2000, 2010, 2310))
+    assert len(day.jobs) == 2 and not day.skipped and len(set(day.jobs.job_id)) == 2
+    assert day.jobs.num_gpus.tolist() == [4, 4] and day.jobs.submit_s.tolist() == [0.0, 2000.0]
+    assert day.jct_s.tolist() == [310.0, 310.0] and day.wait_s.tolist() == [10.0, 10.0]
+
+
+def test_a_gang_whose_pods_are_replaced_one_by_one_is_left_out():
+    two = [*life("x-0", "a", 0, 10, 310), *life("x-1", "b", 0, 10, 900), *life("x-2", "c", 320, 330, 900)]
+    day = day_of(node_line(0, "ADDED", "n0"), *two, *life("x-0", "d", 2000, 2010, 2310))
+    assert day.jct_s.tolist() == [310.0] and day.skipped == {"whose pods were replaced while others ran": 1}
+
+
+def test_what_was_over_before_the_recording_is_left_out():
+    """Before: it had run from when it was first seen until it was deleted."""
+    old = life("x-0", "a", 0, 0, 500)[1:]
+    old[0]["object"] |= {"status": {"phase": "Succeeded"}}
+    lived = life("x-0", "b", 20, 30, 2310)
+    for lines in ([*lived[:1], *old, *lived[1:]], [*old, *lived]):
+        day = day_of(node_line(0, "ADDED", "n0"), *lines)
+        assert day.jct_s.tolist() == [2290.0] and day.skipped == {"over before the recording": 1}
+        assert day.jobs.job_id.tolist() == ["default/scheduling.x-k8s.io/x"]
+
+
+def test_a_node_in_the_place_of_another_is_none_more():
+    nodes = [node_line(0, "ADDED", "n0"), node_line(0, "ADDED", "n1"), node_line(60, "DELETED", "n1")]
+    day = day_of(*nodes, node_line(70, "ADDED", "n2"), *life("x-0", "a", 0, 10, 310))
+    assert int(day.cluster.group_gpus.sum()) == 16
+
+
+@pytest.mark.parametrize(("gpus", "workers", "each"), [(5, 5, 1), (6, 2, 3), (8, 2, 4), (3, 1, 3)])
+def test_a_pod_has_as_many_gpus_as_it_asked_for(gpus, workers, each):
+    """Before: of 5 it became 6, since groups have 4."""
+    day = day_of(node_line(0, "ADDED", "n0"), *life("x-0", "a", 0, 10, 310, gpus))
+    assert day.jobs.workers.tolist() == [workers] and day.jobs.gpus_per_worker.tolist() == [each]
