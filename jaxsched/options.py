@@ -341,6 +341,8 @@ class EvaluatedWorld(World):
         super().__post_init__()
         if self.failures and self.outages is not None:
             raise UserError("failures, outages: servers fail by rates or as a file says, give one of them")
+        if self.failure_seed != EvaluatedWorld.failure_seed and not self.failures:
+            raise UserError("failure_seed: says which failures are drawn, but there are none; give failures, too")
         if self.pairs_known and self.pair_factors is None:
             raise UserError("pairs_known: says that policies see the factors of pair_factors, which are off")
 

@@ -19,6 +19,7 @@ from gymnasium.vector.utils import batch_space
 from jax import Array
 
 from jaxsched.adapters.menu_env import MenuEnv, check_rows
+from jaxsched.errors import UserError
 
 
 def _spaces(env: MenuEnv) -> tuple[spaces.Dict, spaces.MultiDiscrete]:
@@ -91,13 +92,20 @@ class GymVectorEnv(VectorEnv):
         self._reset, self._step, self._restart = (
             jax.jit(jax.vmap(f)) for f in (env.reset, env.step_env, env.restart_if)
         )
-        self._key, self._turns = jax.random.key(0), None
+        self._keys, self._turns = jax.random.split(jax.random.key(0), num_envs), None
 
     def reset(self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None):
-        """The starts of random episodes; the same ones for the same `seed`."""
+        """The starts of random episodes; the same one for the same seed.
+
+        Args: `seed`: of each environment, or of the first one, whose next ones have the next numbers.
+        """
+        if isinstance(seed, Sequence) and len(seed) != self.num_envs:
+            raise UserError(f"reset: {len(seed)} seeds, should be one for each of {self.num_envs} environments")
         if seed is not None:
-            self._key = jax.random.key(hash(tuple(seed)) % 2**31 if isinstance(seed, Sequence) else int(seed))
-        seen, self._turns = self._reset(self._keys())
+            seeds = seed if isinstance(seed, Sequence) else range(int(seed), int(seed) + self.num_envs)
+            pairs = zip(seeds, self._keys, strict=True)
+            self._keys = jnp.stack([key if one is None else jax.random.key(one) for one, key in pairs])
+        seen, self._turns = self._reset(self._next_keys())
         return _shown(seen), {}
 
     def step(self, actions: np.ndarray):
@@ -109,7 +117,7 @@ class GymVectorEnv(VectorEnv):
         terminated, truncated = np.asarray(terminated), np.asarray(truncated)
         if (ended := terminated | truncated).any():
             told |= self._of_ends(shown, told, ended)
-            seen, self._turns = self._restart(self._keys(), self._turns, ended)
+            seen, self._turns = self._restart(self._next_keys(), self._turns, ended)
             shown = _shown(seen)
         return shown, np.asarray(reward.mean(-1)), terminated, truncated, told
 
@@ -122,6 +130,8 @@ class GymVectorEnv(VectorEnv):
             found = self._add_info(found, {"final_obs": seen, "final_info": info}, int(place))
         return found
 
-    def _keys(self) -> Array:
-        self._key, key = jax.random.split(self._key)
-        return jax.random.split(key, self.num_envs)
+    def _next_keys(self) -> Array:
+        """One for each environment, which hangs on its own seed alone."""
+        pairs = jax.vmap(jax.random.split)(self._keys)
+        self._keys = pairs[:, 0]
+        return pairs[:, 1]

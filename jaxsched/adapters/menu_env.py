@@ -274,13 +274,20 @@ class MenuEnv:
     def _play(
         self, turn: Turn, action: Int32[Array, "P"], params: Episodes
     ) -> tuple[State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
-        act = to_action(turn.state, turn.observation, turn.menu, _choice(turn.observation, turn.menu, action))
-        after, reward, terminated, truncated, info = self.inner.step_env(turn.played, act, params)
+        choice = _choice(turn.observation, turn.menu, action)
+        act = to_action(turn.state, turn.observation, turn.menu, choice)
+        played = _note_illegal(turn.played, (~choice.act & ~self._waits(turn, action)).sum(dtype=jnp.int32))
+        after, reward, terminated, truncated, info = self.inner.step_env(played, act, params)
         intervals = jnp.maximum(info["boundary"] - turn.state.clock, 0)
         info |= {"intervals": intervals, "elapsed_s": intervals * params.env.interval_s}
         if self.rewarder is not None:
             reward = self.reward_of(turn.state, state_of(after), params.env)
         return after, reward, terminated, truncated, info
+
+    def _waits(self, turn: Turn, option: Int32[Array, "P"]) -> Bool[Array, "P"]:
+        """Who picks to wait, and may."""
+        acts = jnp.concatenate([turn.menu.mask, turn.observation.forward_mask], -1)
+        return (option == acts.shape[-1]) & (self.may_wait | ~acts.any(-1))
 
     def reward_of(self, before: State, after: State, params: EnvParams) -> Float32[Array, "P"]:
         """What the user's function says of a step. UserError if it fails, or gives no reward for each scheduler."""
@@ -320,6 +327,12 @@ def _choice(observation: Observation, menu: Menu, option: Int32[Array, "P"]) -> 
     within = jnp.clip(option, 0, acts.shape[-1] - 1)
     legal = (option == within) & jnp.take_along_axis(acts, within[:, None], -1)[:, 0]
     return Choice(act=legal, option=within)
+
+
+def _note_illegal(played: State | Playing, more: Int32[Array, ""]) -> State | Playing:
+    state = state_of(played)
+    state = state.replace(illegal=state.illegal + more)
+    return played.replace(state=state) if isinstance(played, Playing) else state
 
 
 def check_rows(env: MenuEnv, who: str) -> None:

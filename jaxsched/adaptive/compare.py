@@ -1,7 +1,9 @@
 """Policies on a workload, from the files of a command: who is played, what is refused, tables and lines of jobs."""
 
+import csv
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,13 +26,16 @@ from jaxsched.cluster.presets import get_inventory
 from jaxsched.cluster.servers import partition_rows
 from jaxsched.errors import UserError
 from jaxsched.io.cards import what_of
-from jaxsched.policies.registry import load_from_file
+from jaxsched.policies.registry import check_once, load_from_file
 
 NO_INTERFERENCE = "none"
+JOB_COLUMNS = (
+    "name", "application", "submit_s", "start_s", "finish_s", "jct_s", "gpu_h", "restarts", "deadline_s",
+)  # fmt: skip
 # Options of `simulate` and `evaluate` that mean something where jobs have profiles.
 MEANT = ("cluster", "schedulers", "gpu_speeds", "workload", "profiles", "policy", "policies")
 MEANT_IN_TIME = ("interference", "interval_s", "failures", "failure_seed", "outages", "knows")
-MEANT_FOR_OUTPUT = ("jobs_out", "json", "device")
+MEANT_FOR_OUTPUT = ("jobs_out", "json")
 
 
 class Played(NamedTuple):
@@ -68,6 +73,7 @@ def play_files(command: Any, profiles: Path, policies: Sequence[str]) -> list[Pl
     """
     _check_options(command)
     found = [find_policy(name) for name in policies]
+    check_once([policy.name for policy in found])
     inventory = get_inventory(command.cluster, command.gpu_speeds)
     kinds, names = tuple(kind.kind for kind in nodes_of(inventory, command.cluster)), applications_in(command.workload)
     apps = read_applications(profiles, kinds, names=names)
@@ -195,14 +201,17 @@ def as_table(played: Sequence[Played]) -> str:
     return "\n".join(lines)
 
 
-def job_lines(result: Result) -> Iterator[str]:
-    """The lines of a CSV file: one for every job."""
-    yield "name,application,submit_s,start_s,finish_s,jct_s,gpu_h,restarts,deadline_s\n"
+def write_jobs(result: Result) -> str:
+    """A CSV file: a line for every job."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(JOB_COLUMNS)
     rows = zip(result.jobs, result.start_s, result.finish_s, result.jct_s, result.gpu_s, result.restarts, strict=True)
     for job, start_s, finish_s, jct_s, gpu_s, restarts in rows:
         due = "" if np.isinf(job.deadline_s) else f"{job.deadline_s:.12g}"
-        times = ",".join(f"{value:.12g}" for value in (job.submit_s, start_s, finish_s, jct_s, gpu_s / 3600))
-        yield f"{job.name},{job.application},{times},{restarts},{due}\n"
+        times = (f"{value:.12g}" for value in (job.submit_s, start_s, finish_s, jct_s, gpu_s / 3600))
+        writer.writerow((job.name, job.application, *times, restarts, due))
+    return file.getvalue()
 
 
 def _check_options(command: Any) -> None:

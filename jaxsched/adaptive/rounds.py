@@ -10,8 +10,9 @@ from jaxsched.adaptive.contention import stretches
 from jaxsched.adaptive.knowing import learn, share_of, speed_of
 from jaxsched.adaptive.state import SCHEDULERS, AdaptiveJobs, AdaptiveWorld, State, start
 from jaxsched.adaptive.tables import LISTED_NODES, code_weights
-from jaxsched.adaptive.view import Allocation, AllocationPolicy, view_of
+from jaxsched.adaptive.view import Allocation, AllocationPolicy, View, view_of
 from jaxsched.errors import UserError
+from jaxsched.user_code import call, check_shape
 
 
 def advance(world: AdaptiveWorld, jobs: AdaptiveJobs, state: State, stretch: Float64[Array, "J"]) -> State:
@@ -100,8 +101,7 @@ def one_round(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs
     after = learn(world, jobs, state, advance(world, jobs, state, stretch), stretch)
     world, state = change_nodes(world, jobs, after)
     view = view_of(world, jobs, state)
-    decided = policy.allocate(view)
-    decided = decided if isinstance(decided, Allocation) else Allocation(gpus=decided)
+    decided = _decide(policy, view)
     within = view.active & (decided.gpus >= view.least_gpus) & (decided.gpus <= view.most_gpus)
     gpus = jnp.where(within, decided.gpus, 0).astype(jnp.int32)
     if decided.kind is None and len(world.widths) > 1:
@@ -114,6 +114,19 @@ def one_round(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs
     place = policy.placing(world, state, gpus, kind, order)
     state = state if decided.memory is None else state.replace(memory=decided.memory)
     return _moved(world, jobs, state, place, kind)
+
+
+def _decide(policy: AllocationPolicy, view: View) -> Allocation:
+    """What the policy says. UserError if a user's one fails, or says what is none."""
+    who = f"policy {policy.name}"
+    decided = call(who, policy.allocate, view)
+    if not isinstance(decided, Allocation):
+        check_shape(who, decided, view.active.shape, "a number of GPUs for each job", whole=True)
+        return Allocation(gpus=decided)
+    for name in ("gpus", "kind", "order", "memory"):
+        if (value := getattr(decided, name)) is not None:
+            check_shape(who, value, view.active.shape, f"{name} for each job", whole=name != "memory")
+    return decided
 
 
 def _moved(

@@ -365,6 +365,11 @@ class Report:
             raise UserError("report: name at least one result, see `jaxsched evaluate --json`")
         check_outputs({"--out": self.out}, self.results)
         check_ending(self.out, ".html", option="--out")
+        twice = [
+            path for i, path in enumerate(self.results) if path.resolve() in {one.resolve() for one in self.results[:i]}
+        ]
+        if twice:
+            raise UserError(f"report: {twice[0]} is given twice, every result may only once")
         names = [path.stem for path in self.results]
         if len(set(names)) < len(names):
             names = [str(path) for path in self.results]

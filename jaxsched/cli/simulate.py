@@ -57,7 +57,7 @@ class Simulate(ScenarioOptions):
         from jaxsched.evaluation.compare import compare
         from jaxsched.evaluation.parts import SLOWED, parts_of
         from jaxsched.evaluation.timelines import write_trace
-        from jaxsched.io.files import check_outputs
+        from jaxsched.io.files import check_ending, check_outputs
         from jaxsched.machine import compute_on_one_thread
         from jaxsched.policies.registry import parse_all
         from jaxsched.simulation.outcome import check_jobs_file, write_jobs
@@ -70,6 +70,7 @@ class Simulate(ScenarioOptions):
         files = {"--jobs-out": self.jobs_out, "--timeline": self.timeline, "--json": self.json}
         check_outputs(files, [*self.inputs, file_of(self.policy)])
         check_jobs_file(self.jobs_out)
+        check_ending(self.timeline, ".json", option="--timeline")
         policies = parse_all([self.policy])
         scenario = self.scenario(1)
         placed = self.jobs_out is not None or self.timeline is not None
@@ -95,16 +96,17 @@ class Simulate(ScenarioOptions):
 
 def play_adaptive(command: Any, profiles: Path, policies: Sequence[str], jobs_out: Path | None) -> None:
     """Jobs with profiles: play, print, write. UserError on any mistake."""
-    from jaxsched.adaptive.compare import as_table, job_lines, play_files
+    from jaxsched.adaptive.compare import as_table, play_files, write_jobs
     from jaxsched.cli.output import results, text
-    from jaxsched.io.files import check_outputs
+    from jaxsched.io.files import check_ending, check_outputs
     from jaxsched.io.json_file import to_json
     from jaxsched.machine import compute_on_one_thread
 
     compute_on_one_thread()
     check_outputs({"--jobs-out": jobs_out, "--json": command.json}, [*command.inputs, *map(file_of, policies)])
+    check_ending(jobs_out, ".csv", option="--jobs-out")
     played = play_files(command, profiles, policies)
     with results() as write:
-        write(jobs_out, text("".join(job_lines(played[0].result))))
+        write(jobs_out, text(write_jobs(played[0].result)))
         write(command.json, text(to_json({one.policy: one.figures() for one in played}, indent=2)))
         print(as_table(played))

@@ -59,6 +59,7 @@ def learn_numbers(options: Any) -> None:
     from jaxsched.learning.evolved.evolution import STATE_FILE, read_saved_config
     from jaxsched.learning.evolved.loop import METRICS_FILE, train_evolved
 
+    _check_options(options)
     folder = options.out if options.resume is None else options.resume
     config = config_of(options) if options.resume is None else read_saved_config(options.resume)
     assert folder is not None and config.generations is not None
@@ -84,6 +85,17 @@ def learn_numbers(options: Any) -> None:
     print(f"  {judging(config, policy)}")
 
 
+def _check_options(options: Any) -> None:
+    """UserError for those that only networks have."""
+    from jaxsched.errors import UserError
+
+    wrong = [name for name in NOT_HERE if getattr(options, name)]
+    if wrong:
+        who = "--workload and --worlds take" if options.resume is None else f"--resume {options.resume} takes"
+        said = ", ".join(map(spell_option, wrong))
+        raise UserError(f"{who} no {said}: what is learned is no network of schedulers, but a few numbers")
+
+
 def say_if_compiling(display: "Display") -> None:
     """Say on `display` that the event loop is compiled, if it is."""
     from jaxsched.event_loop import describe_compiling, numba_missing
@@ -98,12 +110,6 @@ def config_of(options: Any) -> "EvolvedConfig":
     from jaxsched.errors import UserError
     from jaxsched.learning.evolved.config import EvolvedConfig
 
-    wrong = [name for name in NOT_HERE if getattr(options, name)]
-    if wrong:
-        said = ", ".join(map(spell_option, wrong))
-        raise UserError(
-            f"--workload and --worlds take no {said}: what they learn is no network of schedulers, but a few numbers"
-        )
     settled = [name for name in OF_WORKLOAD if options.worlds and getattr(options, name) is not None]
     if settled:
         raise UserError(f"--worlds takes no {', '.join(map(spell_option, settled))}: each world has its own")

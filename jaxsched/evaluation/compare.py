@@ -71,8 +71,9 @@ def compare(
         report: called with the progress of a run, possibly from several threads at once.
         play: what plays the runs; `simulation.simulate.Elsewhere` does it on other machines.
         options: fields of `Settings` that differ from `settings`, such as `knows` or `preemption`; and where `jobs` is
-            a name those of `load_scenario`, such as `load`, `num_jobs`, `seeds`, `seed` (of a function the last two).
-            `interference` may be a model or a law, see `dynamics.interference`; JAX plays a law that is not ours.
+            a name those of `load_scenario`, such as `load`, `num_jobs`, `seeds`, `seed` (of a function the last two;
+            `seed` is also that of policies that draw). `interference` may be a model or a law, see
+            `dynamics.interference`; JAX plays a law that is not ours.
 
     Returns:
         A row per policy, in their order; times in seconds.
@@ -101,9 +102,8 @@ def compare(
     bounds = np.array(
         [jct_lower_bound_s(cluster, jobs, settings.interval_s, models, stops=settings.stops) for jobs in lists]
     )
-    seeds = (config or {}).get("seeds")
-    if not isinstance(seeds, list) or len(seeds) != len(lists):  # further entries may be anything
-        seeds = range(len(lists))
+    told = (config or {}).get("seeds")  # further entries may be anything
+    seeds = told if isinstance(told, list) and len(told) == len(lists) else range(len(lists))
     rows = [_row(policy, results[policy.name], seeds, gpus, bounds) for policy in policies]
     on = {"reference_gpu": reference_type(cluster), "run_times_on": reference_type(cluster)}
     config = on | dict(config or {}) | settings.described()
@@ -111,13 +111,14 @@ def compare(
     return Comparison(_add_ratios(rows), float(bounds.mean()), config, versions() | played, settings)
 
 
-_OF_SETTINGS = [field.name for field in dataclasses.fields(Settings) if field.name != "seed"]  # which is that of lists
+_OF_SETTINGS = [field.name for field in dataclasses.fields(Settings)]
 
 
 def _split_settings(settings: Settings, options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
     """The settings with the options that are theirs, and the others."""
     changes = {name: value for name, value in options.items() if name in _OF_SETTINGS}
-    return dataclasses.replace(settings, **changes), {name: options[name] for name in options if name not in changes}
+    rest = {name: options[name] for name in options if name not in changes or name == "seed"}  # that of lists, too
+    return dataclasses.replace(settings, **changes), rest
 
 
 def _row(

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Num
+from jaxtyping import Int, Num
 
 from jaxsched.cluster.hardware import Cluster
 from jaxsched.env.state import EnvParams
@@ -84,8 +84,8 @@ def runs(comparison: Comparison, cluster: Cluster, decisions: Decisions | None =
             "submit_s": pack_column(jobs.submit_s, np.float64),
             "ideal_s": pack_column(jobs.duration_s, np.float64),
             "gpus": pack_column(jobs.gpu_demand, np.float32),
-            "model": pack_column(jobs.model, np.uint8),
-            "user": pack_column(jobs.tenant, np.uint16),
+            "model": _pack_numbers(jobs.model),
+            "user": _pack_numbers(jobs.tenant),
         },
         "models": list(first.models),
         "tenants": _tenant_names(jobs),
@@ -160,7 +160,7 @@ def _run(
         "start_s": pack_column(np.nan_to_num(result.start_s, nan=-1.0), np.float64),
         "finish_s": pack_column(np.nan_to_num(result.finish_s, nan=-1.0), np.float64),
         "attempts": None if result.logged is None else _attempts(attempts, settings),
-        "gpu": pack_column(np.array(where, np.int32), np.uint16 if len(gpus) < 2**16 else np.int32),
+        "gpu": _pack_numbers(np.array(where, np.int32)),
         "parts": {name: pack_column(np.nan_to_num(getattr(parts, f"{name}_s")), np.float32) for name in ADDED},
         "links": {
             "names": links.names[:MOST_LINKS],
@@ -234,6 +234,12 @@ def pack_column(values: Num[np.ndarray, "n"], kind: type) -> dict[str, str | int
     if not values.any():
         return {"kind": np.dtype(kind).name, "zeros": len(values)}
     return {"kind": np.dtype(kind).name, "base64": base64.b64encode(values.astype(kind).tobytes()).decode("ascii")}
+
+
+def _pack_numbers(values: Int[np.ndarray, "n"]) -> dict[str, str | int]:
+    """A column of whole numbers in the fewest bytes that hold them all."""
+    small = (kind for kind in (np.uint8, np.uint16) if (values.astype(kind) == values).all())
+    return pack_column(values, next(small, np.int32))
 
 
 def embed(data: Mapping[str, Any]) -> str:

@@ -51,6 +51,7 @@ class WorldsComparison:
     settings: Settings
     versions: dict[str, str]
     seeds: int = 1  # job lists of each world
+    asked: tuple[str, ...] = ()  # `policies` as the command line has them
 
     @property
     def policies(self) -> tuple[str, ...]:

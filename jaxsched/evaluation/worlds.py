@@ -21,7 +21,7 @@ from jaxsched.io.schema import check_whole
 from jaxsched.machine import versions
 from jaxsched.options import JAX, MOST_JOBS, EvaluatedWorld, RunOptions, describe, list_names
 from jaxsched.policies.policy import Policy
-from jaxsched.policies.registry import parse, parse_all
+from jaxsched.policies.registry import is_named, parse, parse_all
 from jaxsched.policies.rules import Rule
 from jaxsched.simulation.engine import Report
 from jaxsched.simulation.jax_run import JaxEngine, Sizes, common_sizes
@@ -31,6 +31,7 @@ from jaxsched.workload.jobs import offered_load
 from jaxsched.worlds.families import FAMILIES, Choice, parse_worlds
 from jaxsched.worlds.world import CLUSTER, MODELS, PLAIN, TRACE, World, draw_world
 
+FILES = ("interference", "outages")  # settings that may say where something is
 COMMAND, README = "command.txt", "README.md"  # of the worst worlds
 ONE_LIST = "worst: the folder of a world holds one job list; leave out seeds, or this"
 Named = str | Path | Rule | Policy
@@ -86,7 +87,9 @@ def compare_worlds(
     common = Common((*asked, *plain), settings, _sizes(made, policies, settings), seeds)
     for number, result in (executor or LocalExecutor()).run(common, tasks, tell):
         results[number] = result
-    return WorldsComparison(choice, made, [results[i] for i in range(len(made))], settings, versions(), seeds)
+    words = [str(one) if isinstance(one, str | Path) else own.name for one, own in zip(asked, policies, strict=True)]
+    found = [results[i] for i in range(len(made))]
+    return WorldsComparison(choice, made, found, settings, versions(), seeds, (*words, *plain))
 
 
 def _draw_all(choice: Choice, first: int, num_jobs: int | None, seeds: int, drawn: Drawn | None) -> list[World]:
@@ -202,8 +205,13 @@ def write_worst(comparison: WorldsComparison, folder: str | Path) -> None:
 def command(comparison: WorldsComparison) -> list[str]:
     """What plays a world of the comparison again, in its folder."""
     files = ["--cluster", CLUSTER, "--workload", TRACE, "--models", MODELS]
-    policies = [os.path.abspath(name) if "/" in name or ".py:" in name else name for name in comparison.policies]
+    policies = [word if is_named(word) else _from_anywhere(word) for word in comparison.asked]
     return ["jaxsched", "evaluate", *files, *_options(comparison.settings), "--policies", *policies]
+
+
+def _from_anywhere(word: str) -> str:
+    """The word, from any folder if it says where something is: a path, or FILE.py:NAME."""
+    return os.path.abspath(word) if os.path.exists(word.partition(".py:")[0]) or ".py:" in word else word
 
 
 def _options(settings: Settings) -> list[str]:
@@ -217,5 +225,9 @@ def _options(settings: Settings) -> list[str]:
             continue
         spelt = {said: word for word, said in (known[name].values.words or {}).items()}
         words.append(f"--{name.replace('_', '-')}")
-        words += [] if value is True and not spelt else [str(spelt.get(value, value))]
+        words += (
+            []
+            if value is True and not spelt
+            else [_from_anywhere(str(value)) if name in FILES else str(spelt.get(value, value))]
+        )
     return words

@@ -54,10 +54,10 @@ def parse(policy: str | Path | Rule | PolicySpec | Policy) -> Policy:
     if not isinstance(policy, str | Path):
         return _check_name(of_spec(make_spec(policy)))
     spec = str(policy)
-    if spec.partition(":")[0] in (*NAMES, SEARCH):
-        return Policy(spec, parse_spec(spec))
     if spec in SCHEDULERS:
         return Policy(spec, parse_spec(SCHEDULERS[spec]), needs=HISTORY if spec == QSSF else None)
+    if is_named(spec):
+        return Policy(spec, parse_spec(spec))
     if ".py:" in spec:
         found = load_from_file(spec)
         found = _check_name(found) if isinstance(found, Policy) else of_spec(make_spec(found), spec)
@@ -126,6 +126,11 @@ def checkpoints() -> tuple[str, ...]:
     return tuple(name for name in shipped.names(shipped.CHECKPOINTS) if name not in FITTED_LAWS)
 
 
+def is_named(word: str) -> bool:
+    """Whether a word names a hand-written policy, whatever files there are."""
+    return word in SCHEDULERS or word.partition(":")[0] in (*NAMES, SEARCH)
+
+
 def parse_all(policies: Sequence[str | Path | Rule | Policy]) -> list[Policy]:
     """One policy for each, in order.
 
@@ -136,10 +141,15 @@ def parse_all(policies: Sequence[str | Path | Rule | Policy]) -> list[Policy]:
     names = [policy.name for policy in found]
     if not found:
         raise UserError(f"policies: none is given; name at least one of {', '.join(NAMES)}, or a checkpoint's folder")
+    check_once(names)
+    return found
+
+
+def check_once(names: Sequence[str]) -> None:
+    """UserError if a policy is given twice."""
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise UserError(f"policies: {twice[0]!r} is given twice, every policy may only once")
-    return found
 
 
 @checked
@@ -149,7 +159,7 @@ def policy(
     name: str | None = None,
     queue: Discipline | None = None,
     order: Order | Discipline | None = None,
-    backfill: bool = False,
+    backfill: bool | None = None,
     forward: str | None = None,
     **options: Any,
 ) -> Policy:
@@ -162,7 +172,7 @@ def policy(
         queue: the whole discipline, in place of its parts.
         order: a queue order's name, or a function `(state, params) -> float32[P, Q]`; the lowest comes first. None: the
             rule's own, `fifo` of most. A whole `Discipline` is taken for `queue`.
-        backfill: see `Discipline`.
+        backfill: see `Discipline`. None: as the rule does by default.
         forward: how blocked jobs go to other schedulers: `stay`, `forward` (to idle ones), `spread`. None: as the rule
             does by default.
         options: other fields of `Discipline` (`reserve`, `preempt`, `consolidate` ...) and `PolicySpec`.
@@ -175,9 +185,8 @@ def policy(
     """
     if isinstance(order, Discipline):
         order, queue = None, order if queue is None else queue
-    given: dict[str, Any] = {"queue": queue, "order": order, "forward": forward}
+    given: dict[str, Any] = {"queue": queue, "order": order, "backfill": backfill, "forward": forward}
     given = {field: value for field, value in given.items() if value is not None} | options
-    given |= {"backfill": True} if backfill else {}
     if isinstance(rule, str | Path) and str(rule) not in NAMES:
         if given:
             raise UserError(

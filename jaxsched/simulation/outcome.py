@@ -402,7 +402,7 @@ def write_jobs(
 ) -> None:
     """Writes `job_columns`, one line per job in order of submission: Parquet if `path` ends so, else CSV.
 
-    In CSV unknown times are empty.
+    In CSV unknown times, and the scheduler of a job that has not started, are empty, in Parquet null.
     """
     columns = job_columns(result, cluster, slowed)
     with atomic_path(path) as temporary:
@@ -411,8 +411,9 @@ def write_jobs(
             import pyarrow
             from pyarrow import parquet
 
+            started = {"scheduler": pyarrow.array(columns["scheduler"], mask=columns["scheduler"] < 0)}
             arrays = {name: pyarrow.array(column.tolist(), from_pandas=True) for name, column in columns.items()}
-            parquet.write_table(pyarrow.table(arrays), temporary)  # NaN is null there
+            parquet.write_table(pyarrow.table(arrays | started), temporary)  # NaN is null there
             return
         with temporary.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)

@@ -81,13 +81,11 @@ def make_scenario(
         workload = str(workload)
     else:
         _check_given(workload, of, seeds)
-    if seeds is not None and seeds < 1:
-        raise UserError(f"seeds: {seeds} should be at least 1")
+    if seeds is not None and (isinstance(seeds, bool) or not isinstance(seeds, int) or not 1 <= seeds <= MOST_SEEDS):
+        raise UserError(f"seeds: {seeds} should be a whole number from 1 to {MOST_SEEDS:,}")
     if (of.mean_duration_s is not None or of.duration_cap_s is not None) and workload not in SYNTHETIC:
         raise UserError("mean_duration_s, duration_cap_s: are for synthetic workloads, a trace has its own run times")
     count = _usual_seeds(workload) if seeds is None else seeds
-    if count > MOST_SEEDS:
-        raise UserError(f"seeds: {count} should be at most {MOST_SEEDS:,}")
     if of.num_jobs is not None and count * of.num_jobs > MOST_JOBS:
         raise UserError(f"num_jobs: {count} seeds of {of.num_jobs} should be {MOST_JOBS:,} jobs at most in all")
     (cluster, named), catalogue = _cluster_of(on), get_catalogue(models)

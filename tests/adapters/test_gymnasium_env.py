@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import jaxsched
+from jaxsched.errors import UserError
 
 gymnasium = pytest.importorskip("gymnasium", reason="needs the extra gym")
 
@@ -34,6 +35,15 @@ def test_a_random_agent_plays_and_gymnasium_has_no_objection():
     again, _ = many.reset(seed=1)
     np.testing.assert_array_equal(seen["features"], again["features"])
     assert many.observation_space.contains(seen)
+    listed, _ = many.reset(seed=[1, 2, 3])
+    np.testing.assert_array_equal(seen["features"], listed["features"])
+    np.testing.assert_array_equal(env.reset(seed=2)[0]["features"], seen["features"][1])
+    np.testing.assert_array_equal(many.reset(seed=[1, 9, None])[0]["features"][0], seen["features"][0])
+    with pytest.raises(UserError, match="2 seeds, should be one for each of 3"):
+        many.reset(seed=[1, 2])
+    many.reset(seed=1)
+    assert many.step(np.full((3, 1), 99))[-1]["illegal"].tolist() == [1, 1, 1]
+    many.reset(seed=1)
     assert seen["mask"].shape[0] == 3
     total, ends = example["play_many"](many, 200, rng)
     assert total.shape == (3,) and (total < 0).all() and (ends >= 1).all()

@@ -13,7 +13,7 @@ import pytest
 
 import jaxsched
 from jaxsched.adapters.features import show_menu
-from jaxsched.adapters.menu_env import MenuEnv, _choice
+from jaxsched.adapters.menu_env import MenuEnv, Turn, _choice
 from jaxsched.env.environment import initial_state
 from jaxsched.env.spaces import Box, Discrete
 from jaxsched.errors import UserError
@@ -134,6 +134,10 @@ def test_what_is_not_legal_is_to_wait():
     acts = [_choice(obs, menu, jnp.array([option] * 2)).act.tolist() for option in range(-1, 8)]
     assert [first for first, _ in acts] == [False, True, False, True, False, True, False, False, False]
     assert not any(second for _, second in acts)
+    for may_wait in (True, False):
+        env = jaxsched.make("leaf-spine-2", schedulers=2, num_jobs=6, episodes=1, may_wait=may_wait)
+        waits = env._waits(Turn(played=None, observation=obs, menu=menu), jnp.array([5, 5]))
+        assert waits.tolist() == [may_wait, True]
 
 
 @pytest.mark.parametrize(("world", "seen"), [(0, 0), (1, 1), (5, 2)])

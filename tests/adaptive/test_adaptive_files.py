@@ -1,6 +1,7 @@
 """Mistakes in profiles, workloads and options are one line each; a policy of a file is played."""
 
 import ast
+import csv
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,13 @@ import numpy as np
 import pytest
 
 import jaxsched
-from jaxsched.adaptive.compare import parts_of
+from jaxsched.adaptive.compare import parts_of, write_jobs
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
-from jaxsched.adaptive.simulate import Nodes, simulate
+from jaxsched.adaptive.simulate import Nodes, Result, simulate
 from jaxsched.adaptive.tables import widths
 from jaxsched.adaptive.view import AllocationPolicy, _whole, most_free, whole_nodes
-from jaxsched.adaptive.workload import read_workload
+from jaxsched.adaptive.workload import Job, read_workload
 from jaxsched.cli.main import main
 from jaxsched.cluster.presets import get_inventory
 from jaxsched.errors import UserError
@@ -159,6 +160,8 @@ def test_no_job_beyond_its_range_and_shares_of_policies_of_files(folder, tmp_pat
     [
         (["--interference", "thin"], "unknown interference model 'thin'"),
         (["--interference", "none", "--load", "0.5"], "--load: has no effect with --profiles"),
+        (["--interference", "none", "--device", "accelerator"], "--device: has no effect with --profiles"),
+        (["--interference", "none", "--jobs-out", "jobs.parquet"], "--jobs-out jobs.parquet: should end in .csv"),
         (["--interference", "none", "--knows", "nothing"], "--knows nothing: with --profiles jobs know"),
         (["--interference", "none", "--knows", "history"], "--knows history: equal cannot go by what jobs predict"),
         (["--interference", "none", "--policy", "pack"], "'pack' is no policy for jobs with profiles; give tiresias"),
@@ -169,6 +172,37 @@ def test_mistakes_of_a_command(more, said, folder, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["simulate", *options, "--workload", str(folder / "workload.csv"), "--policy", "equal", *more])
     assert stop.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("view.nosuch", "mine fails in line 4: AttributeError: 'View' object has no attribute 'nosuch'"),
+        ("None", "mine: returned NoneType, should be a number of GPUs for each job"),
+        ("view.gpus[1:]", "mine: returned an array of shape"),
+        ("view.gpus + 0.9", "mine: returned numbers of type float"),
+        ("Allocation(gpus=view.gpus, order=view.age_s)", "should be order for each job, an integer"),
+    ],
+)
+def test_a_policy_of_ones_own_that_is_wrong_is_told(body, said, folder, tmp_path, capsys):
+    """Before: tracebacks, and fractions were cut off."""
+    code = "from jaxsched.adaptive.view import Allocation\n\ndef mine(view):\n    return "
+    (tmp_path / "mine.py").write_text(f"{code}{body}\n")
+    options = ["--profiles", str(folder / "profiles"), "--cluster", str(folder / "cluster.yaml")]
+    options += ["--workload", str(folder / "workload.csv"), "--interference", "none"]
+    with pytest.raises(SystemExit) as stop:
+        main(["simulate", *options, "--policy", f"{tmp_path}/mine.py:mine"])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and said in error and error.count("\n") == 1
+    with pytest.raises(SystemExit) as stop:
+        main(["evaluate", *options, "--policies", "equal", "equal"])
+    assert stop.value.code == 2 and "'equal' is given twice" in capsys.readouterr().err
+
+
+def test_names_of_jobs_may_hold_anything():
+    times, one = np.ones(1), Job(None, 'a,"b"', 0.0, "small", 1, 8, 1, 1, np.inf)
+    header, line = csv.reader(write_jobs(Result([one], times, times, times, times)).splitlines())
+    assert len(header) == len(line) == 9 and line[0] == 'a,"b"'
 
 
 @pytest.mark.parametrize(

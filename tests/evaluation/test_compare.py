@@ -43,9 +43,12 @@ def test_options_are_of_settings_or_of_jobs_and_none_is_lost(tmp_path):
     (tmp_path / "jobs.csv").write_text("job_id,submit_time_s,num_gpus,duration_s,model\na,0,4,600,hog\n")
     of = {"models": str(tmp_path / "models.yaml"), "interval_s": 30.0, "seed": 3, "knows": "nothing"}
     found = compare("leaf-spine-1", str(tmp_path / "jobs.csv"), "pack", Settings(max_forwards=1), **of)
-    assert found.config["models"] == of["models"] and found.config["seeds"] == [3]
+    assert found.config["models"] == of["models"] and found.config["seeds"] == [3] and found.settings.seed == 3
     assert (found.config["interval_s"], found.config["max_forwards"]) == (30.0, 1)
     assert found.rows[0].jobs.finished == 1
+    for wrong, said in (({"seeds": 1.5}, "seeds: 1.5 should be"), ({"failure_seed": 4}, "failure_seed: says which")):
+        with pytest.raises(UserError, match=said):
+            compare("leaf-spine-1", "philly-like", "pack", **wrong)
     with pytest.raises(UserError, match=r"compare: unknown option .know.; perhaps you meant .knows.; known ones: "):
         compare("leaf-spine-1", "philly-like", "pack", know="nothing")
 

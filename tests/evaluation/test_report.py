@@ -20,7 +20,7 @@ from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.evaluation.decisions import decisions_of
-from jaxsched.evaluation.report import ADDED, SCRIPT, embed, pack_column, report_html, runs, write_report
+from jaxsched.evaluation.report import ADDED, SCRIPT, _pack_numbers, embed, pack_column, report_html, runs, write_report
 from jaxsched.evaluation.saved import make_saved_page, read_result
 from jaxsched.evaluation.tables import legend
 from jaxsched.policies.registry import parse
@@ -92,6 +92,13 @@ def test_a_column_that_is_none_is_refused():
     for text in ("?", "AAAA", 5):
         with pytest.raises(UserError, match="a column of numbers cannot be read, should be the base64 of float64"):
             embed({"start_s": {"kind": "float64", "base64": text}})
+
+
+@pytest.mark.parametrize("most", [5, 255, 256, 65_535, 65_536, 2**31 - 1])
+def test_numbers_of_models_and_users_are_kept_whatever_they_are(most):
+    """Before: the 257th model was shown as the first."""
+    column = _pack_numbers(np.array([0, most], np.int32))
+    assert np.frombuffer(base64.b64decode(str(column["base64"])), str(column["kind"])).tolist() == [0, most]
 
 
 def test_names_cannot_break_out_of_the_page(comparison, cluster):

@@ -5,15 +5,17 @@ import json
 import math
 import pickle
 import shlex
+import shutil
 
 import numpy as np
 import pytest
 
+from jaxsched import shipped
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.evaluation import world_tables
 from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparison
-from jaxsched.evaluation.worlds import COMMAND, compare_worlds, write_worst
+from jaxsched.evaluation.worlds import COMMAND, command, compare_worlds, write_worst
 from jaxsched.executors import LocalExecutor
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
@@ -157,3 +159,18 @@ def test_the_command_writes_what_it_shows(tmp_path, capsys):
     assert "worst of pack: any-0" in shown and "within a factor" in page.read_text()
     assert figure.stat().st_size > 1000 and (worst / "any-0" / "cluster.yaml").exists()
     assert "is not empty" in refused(capsys, "evaluate", "--worlds", "any:1", "--worst", worst)
+
+
+def test_a_world_is_played_again_from_its_folder_with_what_lies_elsewhere(found, tmp_path, monkeypatch):
+    """Before: policies of files by their bare names, folders by paths from another folder."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("pack", "ck"):
+        (tmp_path / name).mkdir()
+    shutil.copytree(shipped.resolve(shipped.CHECKPOINTS, "interference"), tmp_path / "law")
+    asked = ("mine.py:mine", "ck", "./pack", "default", "pack", "pack:sjf", "qssf")
+    settings = dataclasses.replace(Settings(), interference="law")
+    words = command(dataclasses.replace(found, asked=asked, settings=settings))
+    named = words[words.index("--policies") + 1 :]
+    assert named == [*(f"{tmp_path}/{name}" for name in ("mine.py:mine", "ck", "pack")), *asked[3:]]
+    assert words[words.index("--interference") + 1] == f"{tmp_path}/law"
+    assert found.asked == ("pack", "greedy-wait", *PLAIN)

@@ -164,6 +164,13 @@ def test_the_world_that_is_asked_for_is_the_one_to_learn_and_to_be_judged_in(tra
     assert "knows all jobs" in how_to_judge(whole)
 
 
+def test_options_of_networks_are_refused_when_it_goes_on(tmp_path):
+    """Before: they were accepted, and nothing came of them."""
+    (tmp_path / STATE_FILE).touch()
+    with pytest.raises(UserError, match=r"--resume .* takes no --profile, --track, --debug-checks: what is learned is"):
+        Train(resume=tmp_path, track=("tensorboard",), debug_checks=True, profile=tmp_path / "p").run()
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -16,7 +16,7 @@ from jaxsched.errors import UserError
 from jaxsched.evaluation.compare import compare
 from jaxsched.policies.heuristics import make_heuristic
 from jaxsched.policies.policy import Policy
-from jaxsched.policies.registry import parse
+from jaxsched.policies.registry import parse, policy
 from jaxsched.policies.rules import RULES, pack
 from jaxsched.policies.spec import NAMES
 from tests.support import strategies
@@ -99,6 +99,13 @@ def test_refused(spec, words):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_backfilling_may_be_left_out_of_rules_that_have_it():
+    """Before: they had it all the same."""
+    assert policy("random").spec.queue.backfill and not policy("random", backfill=False).spec.queue.backfill
+    with pytest.raises(UserError, match="reserve"):
+        policy("greedy-wait", backfill=False)
 
 
 def test_backfilling_is_independent_of_the_order():

@@ -63,8 +63,8 @@ def test_parquet_holds_what_csv_holds(result, cluster, tmp_path):
             if isinstance(other[name], float):
                 assert float(row[name]) == pytest.approx(other[name], abs=1e-6)
             else:
-                assert row[name] == ("" if other[name] in (None, -1) else str(other[name]))
-    assert found[2]["jct_s"] is None and found[2]["status"] == "rejected"
+                assert row[name] == ("" if other[name] is None else str(other[name]))
+    assert found[2]["jct_s"] is None and found[2]["scheduler"] is None and found[2]["status"] == "rejected"
 
 
 @pytest.mark.slow

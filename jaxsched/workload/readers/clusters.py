@@ -38,8 +38,9 @@ from jaxsched.workload.readers.native import shared
 def _read_philly(cells: Cells) -> Columns:
     ended = cells.ends("status")
     gpus = cells.gpus("num_gpus")
+    first = 1 if cells.found.unit == "row" else 2  # lines are counted with the header's
     return {
-        "job_id": [str(line - 2) for line in cells.piece.numbers],  # the row's place in the file
+        "job_id": [str(line - first) for line in cells.piece.numbers],  # the row's place in the file
         "duration_s": cells.run_s("duration", ended),
         "submit_s": cells.moments("timestamp"),
         "workers": gpus,

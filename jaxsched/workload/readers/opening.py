@@ -15,6 +15,7 @@ from jaxsched.io.csv_file import MOST_BYTES
 from jaxsched.io.files import read_bytes
 
 STDIN = Path("-")
+PER_S = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # Parquet's units of durations
 PACKED = (".gz", ".zst", ".zstd")  # endings; what a file is, its first bytes tell
 _GZIP, _ZSTD, PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
 
@@ -59,11 +60,14 @@ class ParquetTable:
         self.rows: int = self._table.num_rows
 
     def cells(self, name: str) -> list[str]:
-        """A column as text; '' where there is nothing. Moments are in UTC."""
+        """A column as text; '' where there is nothing. Moments are in UTC, durations in seconds."""
         with self._mistakes(f", column {name}"):
             column = self._table.column(name)
             if self._arrow.types.is_timestamp(column.type):
                 column = self._moments(column)
+            if self._arrow.types.is_duration(column.type):
+                parts = column.cast(self._arrow.int64()).to_pylist()
+                return ["" if one is None else repr(one / PER_S[column.type.unit]) for one in parts]
             return column.cast(self._arrow.string()).fill_null("").to_pylist()
 
     def _moments(self, column: Any) -> Any:

@@ -182,6 +182,12 @@ def test_parquet_of_every_type(tmp_path):
     assert log.unread == ("nodes",) and log.skipped == {"no end": 1}
     assert [log.jobs[name].tolist() for name in ("job_id", "workers", "tenant")] == [["a"], [1], ["7"]]
     assert log.jobs["duration_s"].tolist() == [7200.0]  # from 10:00 in Berlin, which is 8:00 in UTC
+    for unit in ("s", "ms", "us", "ns"):  # before: 60,000 s for a minute
+        times = arrow.array([datetime.timedelta(minutes=1), datetime.timedelta(hours=3)], arrow.duration(unit))
+        ids, gpus = arrow.array(["a", "b"]), arrow.array([1, 2])
+        table = {"job_id": ids, "submit_time_s": arrow.array([0, 9]), "num_gpus": gpus, "duration_s": times}
+        parquet.write_table(arrow.table(table), path)
+        assert read_log(path).jobs["duration_s"].tolist() == [60.0, 10800.0]
     for name, column, wrong in (
         ("gpu_num", arrow.array([[1], [2]]), "log, column gpu_num: is no Parquet that can be read as a table"),
         ("job_id", arrow.array([b"\xff", b"b"]), "log, column job_id: is no Parquet that can be read as a table"),
