@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from jaxsched.machine import allow_whole_loops
+
 from . import adapter, kinds
 
 HERE = Path(__file__).parent
@@ -41,6 +43,7 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, say what differs")
     parser.add_argument("--only", default="", help="only parts in whose name this regular expression is found")
     options = parser.parse_args()
+    allow_whole_loops()  # as tests and commands do: the last bits of some programs hang on it
     wrong = 0
     for kind in options.kinds:
         wrong += one_kind(kind, options)

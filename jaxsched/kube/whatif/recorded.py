@@ -250,13 +250,18 @@ class _RecordedGangs:
         self._count: dict[str, int] = {}
         self._of_pod: dict[str, _RecordedGang] = {}  # by uid
 
+    def start(self) -> None:
+        """The recording began, perhaps anew: of pods that do not come again nothing is left."""
+        for gang in self._latest.values():
+            gang.alive.clear()
+
     def see(self, uid: str, pod: Pod, now_s: float) -> None:
         """A pod came or changed."""
         gang, done = self._of_pod.get(uid), pod.phase in DONE_PHASES
         if gang is None:
             gang = self._of_pod[uid] = self._find(gang_key(pod), done)
             gang.replaced |= len(gang.alive) < len(gang.pods)
-            gang.alive.add(uid)
+        gang.alive.add(uid)
         gang.pods[uid] = pod
         if pod.node:
             seen = uid in gang.bound_s
@@ -284,27 +289,36 @@ class _RecordedGangs:
 
 
 class _MostNodes:
-    """The nodes with GPUs as they were when there were most of these; others that came later took the place of some."""
+    """The nodes as they were when there were most GPUs; others that came later took the place of some."""
 
     def __init__(self, settings: PlanSettings) -> None:
         self._settings = settings
         self._there: dict[str, Node] = {}
-        self._gpus, self._most = 0, -1
-        self.nodes: list[Node] = []
+        self._most: list[Node] = []
+        self._gpus, self._most_gpus = 0, -1
 
     def start(self) -> None:
         """The recording began, perhaps anew: all nodes that are there come again."""
+        self.most()
         self._there, self._gpus = {}, 0
 
     def change(self, line: dict[str, Any]) -> None:
         """A node came, changed or went."""
-        node = read_node(line["object"])
-        self._gpus -= self._count(self._there.pop(node.name, None))
-        if line["type"] != "DELETED":
+        node, gone = read_node(line["object"]), line["type"] == "DELETED"
+        more = (0 if gone else self._count(node)) - self._count(self._there.get(node.name))
+        if more < 0:
+            self.most()
+        self._gpus += more
+        if gone:
+            self._there.pop(node.name, None)
+        else:
             self._there[node.name] = node
-            self._gpus += self._count(node)
-        if self._gpus > self._most or (self._gpus == self._most and len(self._there) > len(self.nodes)):
-            self._most, self.nodes = self._gpus, gpu_nodes(self._there.values(), self._settings)
+
+    def most(self) -> list[Node]:
+        """What has been so far."""
+        if self._gpus > self._most_gpus:
+            self._most_gpus, self._most = self._gpus, list(self._there.values())
+        return self._most
 
     def _count(self, node: Node | None) -> int:
         return 0 if node is None else dict(node.allocatable).get(self._settings.gpu_resource, 0)
@@ -328,6 +342,7 @@ def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler:
     for line in lines:
         if line["kind"] == "start":
             nodes.start()
+            gangs.start()
         if line["kind"] == "nodes":
             nodes.change(line)
         if line["kind"] != "pods":
@@ -339,7 +354,7 @@ def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler:
         pod = read_pod(line["object"])
         if scheduler in (None, pod.scheduler):
             gangs.see(uid, pod, line["t"])
-    own = nodes.nodes
+    own = gpu_nodes(nodes.most(), settings)
     if not own:
         raise UserError(f"the recording has no node with {settings.gpu_resource}; there is no cluster to simulate")
     warn_of_products(own, settings)

@@ -278,6 +278,16 @@ def test_gangs_of_one_name_are_several_jobs():
     assert day.jct_s.tolist() == [310.0, 310.0] and day.wait_s.tolist() == [10.0, 10.0]
 
 
+def test_what_ended_while_nobody_recorded_is_not_joined_to_later_gangs():
+    """One gang is gone when it begins anew, and another of its name comes; a third runs all the time."""
+    gone, kept = life("x-0", "a", 0, 10, 9999)[:2], life("y-0", "c", 0, 10, 2500)
+    for line in (kept[0], kept[1]):
+        line["object"]["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "y"
+    again = [{"t": NOW + 1000, "kind": "start"}, node_line(1001, "ADDED", "n0"), kept[1] | {"t": NOW + 1001}]
+    day = day_of(node_line(0, "ADDED", "n0"), *gone, *kept, *again, *life("x-0", "b", 2000, 2010, 2310))
+    assert sorted(day.jct_s.tolist()) == [310.0, 2500.0] and day.skipped == {"unfinished": 1}
+
+
 def test_a_gang_whose_pods_are_replaced_one_by_one_is_left_out():
     two = [*life("x-0", "a", 0, 10, 310), *life("x-1", "b", 0, 10, 900), *life("x-2", "c", 320, 330, 900)]
     day = day_of(node_line(0, "ADDED", "n0"), *two, *life("x-0", "d", 2000, 2010, 2310))
