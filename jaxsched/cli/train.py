@@ -1,7 +1,7 @@
 """`jaxsched train`: learn the schedulers' policy, or a few numbers from a workload, or go on with a run."""
 
 import dataclasses
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -165,6 +165,7 @@ class Train(_Overrides, _Run):
             raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
         check_folder(folder, "--out" if self.resume is None else "--resume")
         state = folder / STATE_FOLDER
+        rows = read_rows(folder / METRICS_FILE) if self.resume is not None else []
         devices.check_shards(config.ppo.shards)
         first = devices.is_first()
         if (said := devices.shared_devices(config.ppo.shards)) and first:
@@ -178,7 +179,7 @@ class Train(_Overrides, _Run):
                     config,
                     folder,
                     resume=self.resume is not None,
-                    report=reporter(display, config, track) if first else None,
+                    report=reporter(display, config, track, rows) if first else None,
                     command=self.command(),
                     begin=compiling(display) if first else None,
                     debug_checks=self.debug_checks,
@@ -245,6 +246,10 @@ class Train(_Overrides, _Run):
         def given(*names: str) -> dict:
             return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
+        if self.gpu_speeds is not None:
+            raise UserError(
+                "--gpu-speeds: is for numbers that are learned, no networks; say gpu_speeds in a cluster's file"
+            )
         world = given(*ENVIRONMENT)
         for name, (_, values) in describe(World).items():
             if name in world and values.words is not None:
@@ -268,9 +273,12 @@ def compiling(display: "Display") -> Callable[[], None]:
     return lambda: display.compiling("train", COMPILING)
 
 
-def reporter(display: "Display", config: "TrainConfig", track: "Report | None" = None) -> "Report":
-    """Passes the rows of a training run on to `display`, and to `track` if there is one."""
-    best, apart = [float("inf")], []
+def reporter(
+    display: "Display", config: "TrainConfig", track: "Report | None" = None, before: Sequence[dict[str, float]] = ()
+) -> "Report":
+    """Passes the rows of a training run on to `display`, and to `track` if there is one; `before`: what it had."""
+    apart: list[tuple[int, float]] = []
+    best = [min((row.get("validation_jct_s", float("inf")) for row in before), default=float("inf"))]
 
     def report(row: dict[str, float]) -> None:
         if track is not None:

@@ -81,7 +81,8 @@ def build_rows(
         **list_paths(route),
         "reference": on_device(numbers[most_frequent_type(servers)], np.int32),
     }
-    return Cluster(**leaves, gpu_types=tuple(numbers))
+    own = tuple((name, float(speed)) for name, speed in gpu_speeds.items() if GPU_SPEEDS.get(name) != speed)
+    return Cluster(**leaves, gpu_types=tuple(numbers), own_speeds=own)
 
 
 def _server_arrays(
@@ -268,6 +269,7 @@ def pad(cluster: Cluster, shape: Shape) -> Cluster:
         link_id=filled(link_id, ("partitions", "links"), shape.all_links),
         reference=cluster.reference,
         gpu_types=cluster.gpu_types,
+        own_speeds=cluster.own_speeds,
     )
 
 
@@ -275,7 +277,7 @@ def stack(clusters: Sequence[Cluster], shape: Shape | None = None) -> Cluster:
     """The clusters padded to `shape` (default: their common one) and stacked: every leaf has a new leading axis."""
     shape = common_shape(clusters) if shape is None else shape
     names = tuple(dict.fromkeys(name for cluster in clusters for name in cluster.gpu_types))
-    alike = [renumber_types(pad(cluster, shape), names) for cluster in clusters]
+    alike = [renumber_types(pad(cluster, shape), names).replace(own_speeds=()) for cluster in clusters]
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *alike)
 
 

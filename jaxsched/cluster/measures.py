@@ -54,9 +54,10 @@ def figures(inventory: Inventory) -> Figures:
 
 
 def in_first_half(topology: Topology) -> Bool[np.ndarray, "R"]:
-    """The first racks, which hold at most half of the servers. All builders number racks by place."""
+    """The first racks, which hold at most half of the servers; or the first one. All builders number racks by place."""
     held = np.bincount(topology.server_rack, minlength=len(topology.rack_names))
-    return np.cumsum(held) * 2 <= held.sum()
+    half = np.cumsum(held) * 2 <= held.sum()
+    return half if held[half].any() else np.cumsum(held) <= held[held > 0][0]
 
 
 def bisection_bytes_s(topology: Topology) -> float:

@@ -78,19 +78,20 @@ def slowdown_by_type(cluster: Cluster, models: Profiles, jobs: JobList) -> dict[
 
 
 def speed_of_type(cluster: Cluster, gpu_type: str) -> float:
-    """Speed of a type over the reference: of the cluster's own GPUs, or by the table. UserError on an unknown type."""
+    """Speed of a type over the reference: of the cluster's own GPUs, or by the tables. UserError on an unknown type."""
     gpus, kinds = np.asarray(cluster.group_gpus), np.asarray(cluster.group_gpu_type)
     if gpu_type in cluster.gpu_types:
         own = (kinds == cluster.gpu_types.index(gpu_type)) & (gpus > 0)
         if own.any():
             return float(np.asarray(cluster.group_speed)[own][0])
     reference = reference_type(cluster)
-    known = dict.fromkeys((*GPU_SPEEDS, *cluster.gpu_types))
+    speeds = {**GPU_SPEEDS, **dict(cluster.own_speeds)}
+    known = dict.fromkeys((*speeds, *cluster.gpu_types))
     if gpu_type not in known:
         raise UserError(f"unknown GPU type {gpu_type!r}; known types: {', '.join(known)}")
-    if gpu_type not in GPU_SPEEDS or reference not in GPU_SPEEDS:
+    if gpu_type not in speeds or reference not in speeds:
         raise UserError(
             f"GPU type {gpu_type!r}: its speed over {reference!r}, the type of most GPUs, is not known; "
             "both should be in the cluster, or among the types with a speed of their own"
         )
-    return GPU_SPEEDS[gpu_type] / GPU_SPEEDS[reference]
+    return speeds[gpu_type] / speeds[reference]

@@ -1,5 +1,6 @@
 """Clusters by name."""
 
+import math
 import subprocess
 import sys
 
@@ -7,8 +8,11 @@ import jax
 import numpy as np
 import pytest
 
+from jaxsched.cluster.gpu_types import GPU_SPEEDS
 from jaxsched.cluster.hardware import group_capacity, total_gpus
+from jaxsched.cluster.measures import figures
 from jaxsched.cluster.presets import get_cluster, get_inventory, preset_names
+from jaxsched.dynamics.reference import speed_of_type
 from jaxsched.errors import UserError
 
 
@@ -75,3 +79,23 @@ def test_importing_the_room_stays_light():
     check = f"import sys, jaxsched.cluster.presets; print({heavy} & set(sys.modules))"
     run = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120, check=True)
     assert run.stdout.strip() == "set()"
+
+
+def test_speeds_of_ones_own_count_for_types_that_no_server_has(tmp_path):
+    """Before: run times of a trace on V100 were converted by the built-in table alone."""
+    servers = "servers: [{count: 1, groups: [4], gpu_type: A100}]\n"
+    (tmp_path / "a.yaml").write_text(servers)
+    (tmp_path / "b.yaml").write_text(servers + "gpu_speeds: {A100: 10, RTX-9090: 5}\n")
+    (tmp_path / "own.yaml").write_text("A100: 10\nRTX-9090: 5\n")
+    plain, told = get_cluster(str(tmp_path / "a.yaml")), get_cluster(str(tmp_path / "b.yaml"))
+    option = get_cluster(str(tmp_path / "a.yaml"), gpu_speeds=str(tmp_path / "own.yaml"))
+    assert speed_of_type(plain, "V100") == pytest.approx(1 / GPU_SPEEDS["A100"])
+    for cluster in (told, option):
+        assert speed_of_type(cluster, "V100") == pytest.approx(0.1)
+        assert speed_of_type(cluster, "RTX-9090") == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(("name", "racks"), [("leaf-spine-9", 2), ("nvl72-20", 2), ("rail-9", 2)])
+def test_two_racks_of_unequal_size_have_a_bisection(name, racks):
+    found = figures(get_inventory(name))
+    assert found.racks == racks and math.isfinite(found.bisection_gbits_s) and found.oversubscription > 0

@@ -97,6 +97,8 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(config, whole, tmp_path, mon
             config, tmp_path / "run", command="as typed", report=until_the_third if instant == "report" else None
         )
     monkeypatch.undo()
+    with pytest.raises(UserError, match="holds a run of another configuration"):
+        train_evolved(dataclasses.replace(config, seed=9), tmp_path / "run", resume=True)
     train_evolved(config, tmp_path / "run", resume=True)
     assert kept(tmp_path / "run") == kept(whole)
 

@@ -65,6 +65,13 @@ def gpu_nodes(nodes: Iterable[Node], settings: PlanSettings) -> list[Node]:
     return [node for node in nodes if 0 < dict(node.allocatable).get(settings.gpu_resource, 0) <= MAX_GROUP_GPUS]
 
 
+def oversized_nodes(nodes: Iterable[Node], settings: PlanSettings) -> dict[str, str]:
+    """Why nothing is placed on nodes that have more GPUs than can be counted, as where GPUs are sliced by time."""
+    counts = {node.name: dict(node.allocatable).get(settings.gpu_resource, 0) for node in nodes}
+    limit = MAX_GROUP_GPUS
+    return {name: f"has {gpus} GPUs, at most {limit} are planned" for name, gpus in counts.items() if gpus > limit}
+
+
 def nodes_without_gpus(nodes: Iterable[Node], settings: PlanSettings) -> list[Node]:
     """The nodes that only pods without GPUs can go to."""
     return [node for node in nodes if not dict(node.allocatable).get(settings.gpu_resource) and node.refusal is None]

@@ -57,6 +57,7 @@ class FreeCapacity:
         self.fleet, self.settings = fleet, settings
         self.nodes = (*fleet.nodes, *others)
         self._sizes = {(max(groups), sum(groups)) for groups in fleet.groups}
+        self._when_empty: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._others, self._pods = others, pods
         self.ledger = self.ledger_of(pods)
         self.preferences = Preferences(self.nodes, self.ledger)
@@ -106,8 +107,23 @@ class FreeCapacity:
         self.kept[int(row)] = gang
 
     def merged(self, gang: Gang) -> bool:
-        """Some node holds a worker only across its groups: the groups of a node count as one."""
-        return any(largest < gang.gpus_per_worker <= gpus for largest, gpus in self._sizes)
+        """Some node holds a worker only across its groups, or all do so many only so: groups of a node count as one."""
+        each, need = gang.gpus_per_worker, len(gang.workers)
+        if any(largest < each <= gpus for largest, gpus in self._sizes):
+            return True
+        apart, whole = self._workers_when_empty(max(each, 1))
+        if (apart == whole).all() or not need:
+            return False
+        allowed = self.allowed(gang.workers[0])[: len(apart)]
+        return bool(apart[allowed].sum() < need <= whole[allowed].sum())
+
+    def _workers_when_empty(self, each: int) -> tuple[Int[np.ndarray, "S"], Int[np.ndarray, "S"]]:
+        """Workers of so many GPUs that each node holds when it is empty, by its groups and by itself."""
+        if each not in self._when_empty:
+            counts = [(sum(gpus // each for gpus in groups), sum(groups) // each) for groups in self.fleet.groups]
+            apart, whole = np.array(counts, np.int64).reshape(-1, 2).T
+            self._when_empty[each] = apart, whole
+        return self._when_empty[each]
 
     def usable(self, gang: Gang) -> Int[np.ndarray, "S K"]:
         """GPUs that the gang's workers may use."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 
 from jaxsched.cluster.build import Shape
 from jaxsched.kube.capacity.filters import close_domains, count_nominations
-from jaxsched.kube.capacity.fleet import Fleet, array_inputs, gpu_nodes, nodes_without_gpus, read_fleet
+from jaxsched.kube.capacity.fleet import Fleet, array_inputs, gpu_nodes, nodes_without_gpus, oversized_nodes, read_fleet
 from jaxsched.kube.capacity.free_capacity import FreeCapacity, Placement
 from jaxsched.kube.capacity.ledger import find_running_parts
 from jaxsched.kube.plan.direct_placement import (
@@ -204,6 +204,8 @@ class _PlanInProgress:
     def _plan(self, gangs: Sequence[Gang]) -> Plan:
         nodes, placed = self.snapshot.nodes, {placement.gang.key for placement in self.placements}
         units = {node.name for node in self.capacity.fleet.nodes}
+        refused = {node.name: node.refusal.message for node in nodes if node.refusal is not None}
+        refused |= oversized_nodes(nodes, self.capacity.settings)
         return Plan(
             placements=tuple(self.placements),
             reasons={key: reason for key, reason in self.reasons.items() if key not in placed},
@@ -213,8 +215,8 @@ class _PlanInProgress:
             faults=tuple(self.aside.values()),
             decision_s=self.rounds.decision_s,
             rounds=self.rounds.count,
-            nodes_without_gpus=sum(node.name not in units and node.refusal is None for node in nodes),
-            refused_nodes={node.name: node.refusal.message for node in nodes if node.refusal is not None},
+            nodes_without_gpus=sum(node.name not in {*units, *refused} for node in nodes),
+            refused_nodes=refused,
             preemption=self.preemption,
         )
 

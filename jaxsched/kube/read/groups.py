@@ -79,9 +79,15 @@ def _training_job(raw: Mapping[str, Any]) -> int:
 
 
 def _ray_cluster(raw: Mapping[str, Any]) -> int:
-    """The head and all workers."""
+    """The head and all workers that there should be now."""
     groups = mappings(mapping(raw, "spec"), "workerGroupSpecs")
-    return 1 + sum(_count(one.get("replicas"), 0) * max(_count(one.get("numOfHosts"), 1), 1) for one in groups)
+    return 1 + sum(count_ray_workers(one) * max(_count(one.get("numOfHosts"), 1), 1) for one in groups)
+
+
+def count_ray_workers(group: Mapping[str, Any]) -> int:
+    """Replicas of a worker group as KubeRay has them: from `minReplicas` to `maxReplicas`, 0 while it is suspended."""
+    wanted = max(_count(group.get("replicas"), 0), _count(group.get("minReplicas"), 0))
+    return 0 if group.get("suspend") is True else min(wanted, _count(group.get("maxReplicas"), MOST))
 
 
 def _leader_workers(raw: Mapping[str, Any]) -> int:

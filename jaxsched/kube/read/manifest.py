@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from jaxsched.errors import DoubtfulFile, UserError
 from jaxsched.io.files import shorten
 from jaxsched.kube.read.gangs import JOBSET_LABEL, LWS_LABELS
+from jaxsched.kube.read.groups import count_ray_workers
 from jaxsched.kube.read.hints import GANG_SIZE, LARGEST_GANG, LWS_SIZE, PS_LABELS
 from jaxsched.kube.read.objects import Pod, mapping, mappings, read_pod
 from jaxsched.kube.read.settings import PlanSettings
@@ -98,6 +99,10 @@ def _ray(one: _Object) -> Iterator[PodSets]:
     spec, before = mapping(one.spec, "rayClusterSpec") or one.spec, "spec.headGroupSpec.template"
     pods = [PodSet(f"{one.name}-head", mapping(mapping(spec, "headGroupSpec"), "template"), before, 1)]
     for group in mappings(spec, "workerGroupSpecs"):
+        if group.keys() & {"minReplicas", "maxReplicas", "suspend"}:
+            group = {**group, "replicas": count_ray_workers(group)}
+            if group["replicas"] == 0:
+                continue
         count = one.pods_in(group, "replicas") * one.pods_in(group, "numOfHosts")
         path, name = "spec.workerGroupSpecs.template", f"{one.name}-{group.get('groupName', 'worker')}"
         pods.append(PodSet(name, mapping(group, "template"), path, count))

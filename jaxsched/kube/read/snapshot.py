@@ -12,11 +12,9 @@ from jaxsched.kube.read.groups import Owner, PodGroup
 from jaxsched.kube.read.objects import Node, Pod, Refusal, mapping, mappings, selector_matches
 
 # Labels of volumes that bind them to a zone, as upstream's filter VolumeZone reads them; values are joined with "__".
-ZONE_LABELS = (
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
+# Of each the older name comes second, and stands for the first. A node without any of them is in every zone.
+ZONE_LABELS = tuple(
+    (f"topology.kubernetes.io/{kind}", f"failure-domain.beta.kubernetes.io/{kind}") for kind in ("zone", "region")
 )
 
 
@@ -56,10 +54,12 @@ def read_volume(raw: Mapping[str, Any]) -> tuple[str, Volume]:
     meta, spec = mapping(raw, "metadata"), mapping(raw, "spec")
     required = mapping(mapping(spec, "nodeAffinity"), "required")
     affinity = [tuple(mappings(required, "nodeSelectorTerms"))] if required else []
+    without = [{"key": label, "operator": "DoesNotExist"} for names in ZONE_LABELS for label in names]
     for label, zones in mapping(meta, "labels").items():
-        if label in ZONE_LABELS:
-            wanted = {"key": label, "operator": "In", "values": str(zones).split("__")}
-            affinity.append(({"matchExpressions": [wanted]},))
+        for names in ZONE_LABELS:
+            if label in names:
+                wanted = [{"key": name, "operator": "In", "values": str(zones).split("__")} for name in names]
+                affinity.append(tuple({"matchExpressions": one} for one in ([wanted[0]], [wanted[1]], without)))
     return str(meta.get("name", "")), Volume(tuple(affinity))
 
 

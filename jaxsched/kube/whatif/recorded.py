@@ -238,6 +238,7 @@ class _RecordedGang:
     ended_s: dict[str, float] = dataclasses.field(default_factory=dict)
     alive: set[str] = dataclasses.field(default_factory=set)  # pods that have not ended
     over: bool = False  # its pods had ended when they were first seen
+    early: bool = False  # some ran already then
     replaced: bool = False  # pods came when others had ended
 
 
@@ -255,8 +256,8 @@ class _RecordedGangs:
         for gang in self._latest.values():
             gang.alive.clear()
 
-    def see(self, uid: str, pod: Pod, now_s: float) -> None:
-        """A pod came or changed."""
+    def see(self, uid: str, pod: Pod, now_s: float, new: bool) -> None:
+        """A pod came or changed; `new`: it comes, perhaps as the recording begins."""
         gang, done = self._of_pod.get(uid), pod.phase in DONE_PHASES
         if gang is None:
             gang = self._of_pod[uid] = self._find(gang_key(pod), done)
@@ -265,6 +266,7 @@ class _RecordedGangs:
         gang.pods[uid] = pod
         if pod.node:
             seen = uid in gang.bound_s
+            gang.early |= new and not seen and now_s > pod.created_s + 2 * RESOLUTION_S  # else it was made bound
             gang.bound_s.setdefault(uid, now_s)
             if seen and done:  # `kube run` watches pods that live, others all of them
                 gang.ended_s.setdefault(uid, now_s)
@@ -353,7 +355,7 @@ def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler:
             continue
         pod = read_pod(line["object"])
         if scheduler in (None, pod.scheduler):
-            gangs.see(uid, pod, line["t"])
+            gangs.see(uid, pod, line["t"], line["type"] == "ADDED")
     own = gpu_nodes(nodes.most(), settings)
     if not own:
         raise UserError(f"the recording has no node with {settings.gpu_resource}; there is no cluster to simulate")
@@ -444,6 +446,8 @@ def _why_no_job(gang: _RecordedGang, settings: PlanSettings) -> str:
         return "without GPUs"
     if gang.over:
         return "over before the recording"
+    if gang.early:
+        return "running before the recording"
     if gang.replaced:
         return "whose pods were replaced while others ran"
     if len(gang.bound_s) < len(gang.pods):

@@ -134,9 +134,11 @@ def read_saved_config(run_dir: Path) -> EvolvedConfig:
     return _read(run_dir).config
 
 
-def restore(run_dir: Path, jobs: str) -> tuple[EvolvedState, str]:
-    """The state, and the command that began the run. UserError if the file is bad or the workload is another now."""
+def restore(run_dir: Path, config: EvolvedConfig, jobs: str) -> tuple[EvolvedState, str]:
+    """The state, and the command that began the run. UserError if the file is bad, or is of something else."""
     saved = _read(run_dir)
+    if saved.config != config:
+        raise UserError(f"run {run_dir}: holds a run of another configuration; name a new folder")
     if saved.jobs != jobs:
         raise UserError(f"run {run_dir}: its workload {saved.config.workload} has other jobs now; start a new run")
     arrays = (np.array(getattr(saved, name)) for name in ARRAYS)

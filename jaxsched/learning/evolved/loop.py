@@ -194,7 +194,7 @@ def _plays(config: EvolvedConfig, source: Source) -> Plays:
 def _train(setting: Setting, run_dir: Path, resume: bool, report: Report | None, command: str) -> None:
     config, digest, began_s = setting.config, _digest(setting.sources), time.perf_counter()
     if resume:
-        state, command = restore(run_dir, digest)
+        state, command = restore(run_dir, config, digest)
     else:
         point = config.task.begin
         state, ratio = _judge(setting, EvolvedState(evolution.begin(point), point))

@@ -59,6 +59,15 @@ def test_all_of_a_volumes_conditions_hold(planner: Planner) -> None:
     assert where(plan(planner, [claim()], [volume(on("gone"), on("n6"))])) == {"n6"}  # terms are alternatives
 
 
+def test_zones_by_their_older_names_and_nodes_without_zones(planner: Planner) -> None:
+    """As upstream's VolumeZone."""
+    old = volume(on("n1", "n5"), labels={"failure-domain.beta.kubernetes.io/zone": "a"})
+    assert where(plan(planner, [claim()], [old])) == {"n1"}
+    new = volume(labels={"topology.kubernetes.io/zone": "z"})
+    shot = {"volume_claims": dict([read_volume_claim(claim())]), "volumes": dict([read_volume(new)])}
+    assert where(planner.plan(snapshot(nodes(1), gang("g", 1, 1, spec=MOUNT), **shot))) == {"n0"}
+
+
 def test_a_volume_on_a_node_that_is_not_there_is_named(planner: Planner) -> None:
     _, message = refusal(plan(planner, [claim()], [volume(on("gone"))]))
     assert "8 volume node affinity" in message

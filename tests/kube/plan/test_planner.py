@@ -16,6 +16,25 @@ from jaxsched.kube.read.objects import read_node, read_pod
 from tests.kube.snapshots import SETTINGS, check, gang, nodes, snapshot
 from tests.support.kube.objects import GPU, make_node, make_pod
 
+
+def test_a_gang_that_fits_only_across_sockets_starts() -> None:
+    """Nodes of 6 GPUs in groups of 3 hold three pods of 2. Before: they never started."""
+    planner = Planner(GuardedPolicy("pack", SETTINGS), SETTINGS)
+    machines = [make_node("n0", 6), make_node("n1", 8)]
+    shot = snapshot(machines, gang("g", 7, 2))
+    plan = planner.plan(shot)
+    check(shot, plan)
+    assert len(plan.placements) == 1
+    assert len(planner.plan(snapshot(machines, gang("g", 8, 2))).placements) == 0
+
+
+def test_a_node_with_more_gpus_than_are_planned_is_told() -> None:
+    """Before: it counted as one without GPUs."""
+    planner = Planner(GuardedPolicy("pack", SETTINGS), SETTINGS)
+    plan = planner.plan(snapshot([make_node("n0", 160), make_node("n1", 8)], gang("g", 1, 2)))
+    assert plan.refused_nodes == {"n0": "has 160 GPUs, at most 127 are planned"} and plan.nodes_without_gpus == 0
+
+
 some_pods = st.lists(
     st.tuples(
         st.integers(1, 5),  # pods

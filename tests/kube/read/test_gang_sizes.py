@@ -113,6 +113,16 @@ OWNERS = [
     ("PyTorchJob.kubeflow.org", {"pytorchReplicaSpecs": WORKERS}, 8),
     ("MPIJob.kubeflow.org", {"mpiReplicaSpecs": {"Launcher": {}, "Worker": {"replicas": 7}}}, 8),
     ("RayCluster.ray.io", {"workerGroupSpecs": [{"replicas": 3, "numOfHosts": 2}, {"replicas": 1}]}, 8),
+    (
+        "RayCluster.ray.io",
+        {"workerGroupSpecs": [{"minReplicas": 3, "maxReplicas": 5}, {"replicas": 9, "maxReplicas": 4}]},
+        8,
+    ),
+    (
+        "RayCluster.ray.io",
+        {"workerGroupSpecs": [{"replicas": 3, "suspend": True}, {"replicas": 0, "minReplicas": 5}]},
+        6,
+    ),
 ]
 
 

@@ -305,6 +305,17 @@ def test_what_was_over_before_the_recording_is_left_out():
         assert day.jobs.job_id.tolist() == ["default/scheduling.x-k8s.io/x"]
 
 
+def test_what_ran_before_the_recording_is_left_out():
+    """Before: it had run from when it was first seen, and had waited until then."""
+    old = life("x-0", "a", -10_000, 0, 100)[1:]
+    old[0] |= {"type": "ADDED"}
+    made = life("y-0", "c", 50, 50, 150)[1:]  # with a node's name from the first
+    made[0] |= {"type": "ADDED"}
+    made[0]["object"]["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "y"
+    day = day_of(node_line(0, "ADDED", "n0"), *old, *made, *life("x-0", "b", 2000, 2010, 2310))
+    assert day.jct_s.tolist() == [310.0, 100.0] and day.skipped == {"running before the recording": 1}
+
+
 def test_a_node_in_the_place_of_another_is_none_more():
     nodes = [node_line(0, "ADDED", "n0"), node_line(0, "ADDED", "n1"), node_line(60, "DELETED", "n1")]
     day = day_of(*nodes, node_line(70, "ADDED", "n2"), *life("x-0", "a", 0, 10, 310))
