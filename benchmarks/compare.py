@@ -10,21 +10,26 @@ from pathlib import Path
 COLUMNS = ("decisions_per_s", "jobs_per_cpu_s", "compile_s", "peak_memory_bytes")
 
 
+def rows_of(name: str) -> list[dict]:
+    """The rows of a file; results of before do not say which cluster."""
+    return json.loads(Path(name).read_text())
+
+
 def main() -> None:
     """Print the ratios after / before."""
     if len(sys.argv) != 3:
         sys.exit(__doc__)
     before, after = (
-        {(row["name"], row["num_envs"], row["servers"]): row for row in json.loads(Path(name).read_text())}
+        {(f"{row['name']} {row.get('cluster', '')}", row["num_envs"], row["servers"]): row for row in rows_of(name)}
         for name in sys.argv[1:]
     )
-    print(f"{'name':32s}{'envs':>6s}{'servers':>8s}" + "".join(f"{column:>20s}" for column in COLUMNS))
+    print(f"{'name':48s}{'envs':>6s}{'servers':>8s}" + "".join(f"{column:>20s}" for column in COLUMNS))
     for key in [key for key in after if key in before]:
         ratios = []
         for column in COLUMNS:
             old, new = before[key][column], after[key][column]
             ratios.append(f"{new / old:20.2f}" if old and new else f"{'–':>20s}")
-        print(f"{key[0]:32s}{key[1]:6d}{key[2]:8d}" + "".join(ratios))
+        print(f"{key[0]:48s}{key[1]:6d}{key[2]:8d}" + "".join(ratios))
     for key in sorted(set(before) ^ set(after)):
         print(f"only in one file: {key}")
 

@@ -71,6 +71,7 @@ class Timing:
     peak_memory_bytes: int | None
     device: str
     decision_bytes: float | None = None
+    cluster: str = ""  # name or file; "": that of training
 
 
 def device_name() -> str:
@@ -223,8 +224,7 @@ def jax_plays(policy: str) -> bool:
 def compiled_plays(cluster_name: str, policy: str, schedulers: int | None = None) -> bool:
     """Whether the compiled loop has what `bench_compiled` needs."""
     config, _, params = environment_of(cluster_name, schedulers, policy)
-    found = parse(policy)
-    return not found.searches and CompiledEngine().why_not(found, config, params) is None
+    return CompiledEngine().why_not(parse(policy), config, params) is None
 
 
 def memory_bytes(compiled: Any) -> int | None:

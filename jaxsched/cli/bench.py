@@ -83,31 +83,34 @@ class Bench:
         training_schedulers = self.schedulers or TRAINING_SCHEDULERS
         if self.training:
             get_cluster(self.training_cluster, training_schedulers)
-        for policy in (*self.policies, *self.simulate):
-            parse(policy)
+        if searches := [name for name in (*self.policies, *self.simulate) if parse(name).searches]:
+            raise UserError(f"{searches[0]!r}: searches; what they cost is in the tables of `jaxsched evaluate`")
         if beyond := [policy for policy in self.simulate if not jax_plays(policy)]:
             raise UserError(f"--simulate: {beyond[0]!r} is for the event loop only; name it in --policies")
         copied = copied_bytes_s() if self.roofline else math.nan
         print(f"a copy: {copied / 1e9:.1f} GB/s\n" * self.roofline + _line(HEADER), flush=True)
-        shown = lambda row: _shown(copied, row)
+        shown = lambda row, cluster="": _shown(copied, dataclasses.replace(row, cluster=cluster))
         rows = []
         for cluster in self.clusters:
             for policy in self.policies:
                 with traced_for(None if self.path == AUTO else self.path):
                     if jax_plays(policy):
-                        rows += [shown(bench_environment(cluster, policy, n, self.schedulers)) for n in self.num_envs]
+                        made = (bench_environment(cluster, policy, n, self.schedulers) for n in self.num_envs)
+                        rows += [shown(row, cluster) for row in made]
                 if compiled_plays(cluster, policy, self.schedulers):
-                    rows += [shown(bench_compiled(cluster, policy, n, self.schedulers)) for n in self.num_envs]
-            rows += [shown(bench_simulation(cluster, policy, schedulers=self.schedulers)) for policy in self.simulate]
+                    made = (bench_compiled(cluster, policy, n, self.schedulers) for n in self.num_envs)
+                    rows += [shown(row, cluster) for row in made]
+            made = (bench_simulation(cluster, policy, schedulers=self.schedulers) for policy in self.simulate)
+            rows += [shown(row, cluster) for row in made]
         if self.training:
             rows.append(shown(_in_process(_training, self.training_cluster, training_schedulers, self.path)))
         with results() as write:
             write(self.json, text(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) + "\n"))
 
 
-HEADER = ("name", "envs", "servers", "decisions/s", "jobs/CPU s", "wall s", "CPU s", "compile s", "memory MB",
-          "kB/decision", "of copy", "device")  # fmt: skip
-_WIDTHS = (26, 5, 7, 11, 10, 7, 7, 9, 9, 11, 7)
+HEADER = ("name", "cluster", "envs", "servers", "decisions/s", "jobs/CPU s", "wall s", "CPU s", "compile s",
+          "memory MB", "kB/decision", "of copy", "device")  # fmt: skip
+_WIDTHS = (26, 16, 5, 7, 11, 10, 7, 7, 9, 9, 11, 7)
 
 
 def _line(cells: tuple[str, ...]) -> str:
@@ -122,7 +125,14 @@ def _shown(copied: float, row: "Timing") -> "Timing":
         return "–" if value is None else f"{value:,.{digits}f}"
 
     memory = None if row.peak_memory_bytes is None else row.peak_memory_bytes / 1e6
-    cells = (row.name, str(row.num_envs), str(row.servers), number(row.decisions_per_s), number(row.jobs_per_cpu_s))
+    cells = (
+        row.name,
+        row.cluster,
+        str(row.num_envs),
+        str(row.servers),
+        number(row.decisions_per_s),
+        number(row.jobs_per_cpu_s),
+    )
     times = tuple(number(value, 2) for value in (row.wall_s, row.cpu_s, row.compile_s))
     read = math.nan if row.decision_bytes is None else row.decision_bytes
     share = read * (row.decisions_per_s or math.nan) / copied

@@ -95,6 +95,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["evaluate", "--load", "x"], "--load: 'x' should be FLOAT"),
         (["evaluate", "--seeds", "0"], "seeds: 0"),
         (["evaluate", "--seed", "-1"], "seed: -1"),
+        (["bench", "--policies", "search:pack:sjf"], "'search:pack:sjf': searches"),
         (["evaluate", "--failure-seed", "7"], "failure_seed: says which failures are drawn, but there are none"),
         (["simulate", "--timeline", "x.csv"], "--timeline x.csv: should end in .json"),
         (["evaluate", "--interval-s", "0"], "interval_s: 0"),
