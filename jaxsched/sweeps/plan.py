@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -69,7 +69,7 @@ class Point:
     @property
     def group(self) -> str:
         """The name of all points that differ in the seed only."""
-        values = [f"{key.rpartition('.')[2]}={_short(value)}" for key, value in self.changes.items()]
+        values = [spell_change(key, value) for key, value in self.changes.items()]
         return " ".join([self.variant, *values] if self.variant else values) or "base"
 
     @property
@@ -100,8 +100,24 @@ def settings_of(tests: Tests, env: EnvironmentConfig) -> Settings:
 
 
 def digest(content: Any) -> str:
-    """The first characters of the SHA-256 of `content` as JSON."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    """The first characters of the SHA-256 of `content` as JSON, and of the files that it names."""
+    text = json.dumps(content, sort_keys=True)
+    files = {name: _digest_file(name, os.stat(name).st_mtime_ns) for name in _texts(content) if os.path.isfile(name)}
+    return hashlib.sha256((text + json.dumps(files, sort_keys=True) * bool(files)).encode()).hexdigest()[:16]
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """All texts in lists and values of mappings, however deep."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Mapping | list | tuple):
+        for one in content.values() if isinstance(content, Mapping) else content:
+            yield from _texts(one)
+
+
+@functools.lru_cache(maxsize=256)
+def _digest_file(name: str, changed_ns: int) -> str:
+    return hashlib.sha256(Path(name).read_bytes()).hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,6 +225,11 @@ def _mapping(value: Any, where: str) -> dict:
     if not isinstance(value, dict):
         raise UserError(f"{where}: {value!r} should be a mapping of dotted keys to values")
     return value
+
+
+def spell_change(key: str, value: Any) -> str:
+    """How a point's name says the value of an axis, by its dotted key."""
+    return f"{key.rpartition('.')[2]}={_short(value)}"
 
 
 def _short(value: Any) -> str:

@@ -143,6 +143,13 @@ def read_records(path: Path) -> list[Record]:
         raise UserError(f"{path}: should be a sweep (.yaml), its rows.jsonl, or a .parquet of `jaxsched table`")
     if not found:
         raise UserError(where)
+    ids: dict[str, str] = {}
+    for record in found:
+        if ids.setdefault(record["point"], record["id"]) != record["id"]:
+            raise UserError(
+                f"{path}: has rows of two configurations of {record['point']!r}, as of a sweep that was changed; give "
+                "its file (.yaml), which says which ones are its own"
+            )
     return found
 
 

@@ -29,6 +29,7 @@ from jaxsched.evaluation.tables import align, markdown_table, plus_minus
 from jaxsched.io.json_file import read_rows
 from jaxsched.learning.loop import METRICS_FILE
 from jaxsched.learning.untrained import curve_of
+from jaxsched.sweeps.plan import spell_change
 from jaxsched.sweeps.records import UNTRAINED, Record, doubts, figures_of, with_references
 
 _MISSING = math.nan
@@ -187,8 +188,9 @@ def group_along_axis(places: Sequence[RankedGroup], axis: str) -> dict[str, list
         x = place.changes[axis]
         if isinstance(x, bool) or not isinstance(x, int | float):
             raise UserError(f"--x {axis!r}: its value {x!r} is no number; leave --x out")
-        short = axis.rpartition(".")[2]
-        rest = [word for word in place.group.split(" ") if not word.startswith(f"{short}=")]
+        rest, own = place.group.split(" "), spell_change(axis, x)
+        if own in rest:
+            rest.remove(own)
         series.setdefault(" ".join(rest), []).append(LinePoint(float(x), place.mean, place.interval))
     return {name: sorted(spots, key=lambda spot: spot.x) for name, spots in series.items()}
 

@@ -104,8 +104,9 @@ def test_bench_writes_rows(tmp_path, capsys):
     assert row["decisions_per_s"] > 0 and row["wall_s"] >= 1.0 and row["compile_s"] > 0 and row["peak_memory_bytes"] > 0
     assert set(row) == set(compiled) == {
         "name", "num_envs", "servers", "decisions_per_s", "jobs_per_cpu_s", "wall_s", "cpu_s", "compile_s",
-        "peak_memory_bytes", "device", "decision_bytes",
+        "peak_memory_bytes", "device", "decision_bytes", "cluster",
     }  # fmt: skip
+    assert row["cluster"] == compiled["cluster"] == "leaf-spine-1"
     assert row["decision_bytes"] > 0 and compiled["decision_bytes"] is None
 
 

@@ -1,7 +1,9 @@
 """Rows as records, ranked and drawn: the same from JSON lines and Parquet."""
 
 import importlib.util
+import itertools
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import mean_interval
+from jaxsched.sweeps.plan import digest
 from jaxsched.sweeps.records import VALIDATION, doubts, figures_of, read_records, record_of, with_references
 from jaxsched.sweeps.tables import curves, curves_of_runs, group_along_axis, rank_groups
 from tests.support.commands import refused
@@ -115,6 +118,39 @@ def test_other_axes_and_variants_are_lines_of_their_own():
     }
 
 
+def test_axes_that_end_alike_are_two():
+    """Before: all points were one line."""
+    records = []
+    for jobs, length in itertools.product((0, 1), (1, 512)):
+        changes = {"reward.jobs": jobs, "workload.jobs": length}
+        group = f"jobs={jobs} jobs={length}"
+        one = row(0.9, 0, 0.5) | {"changes": changes, "group": group, "point": group, "id": group}
+        records.append(record_of(one))
+    for axis, lines in (("workload.jobs", ["jobs=0", "jobs=1"]), ("reward.jobs", ["jobs=1", "jobs=512"])):
+        found = group_along_axis(rank_groups(records, RATIO), axis)
+        assert sorted(found) == lines and all(
+            len({spot.x for spot in line}) == len(line) == 2 for line in found.values()
+        )
+
+
+def test_rows_of_a_sweep_that_was_changed_are_not_mixed(capsys, rows):
+    """Before: seeds of one configuration were averaged with those of another."""
+    with rows.open("a") as file:
+        file.write(json.dumps(row(0.9, 1, 0.7) | {"id": "new"}) + "\n")
+    assert "has rows of two configurations of 'gamma=0.9 seed=1'" in refused(capsys, "table", rows)
+
+
+def test_what_a_row_depends_on_is_what_files_hold(tmp_path):
+    """Before: with other jobs in the trace, rows of the old ones were compared with new ones."""
+    trace = tmp_path / "trace.csv"
+    trace.write_text("one")
+    first, plain = digest([{"workload": str(trace)}]), digest(["pack", 3])
+    assert digest([{"workload": str(trace)}]) == first
+    trace.write_text("other")
+    os.utime(trace, (1, 1))
+    assert digest([{"workload": str(trace)}]) != first and digest(["pack", 3]) == plain
+
+
 @pytest.mark.parametrize("more", [[], ["--x", "ppo.gamma"], ["--curves"], ["--by", VALIDATION]], ids=str)
 def test_figures_are_drawn(rows, tmp_path, more):
     pytest.importorskip("matplotlib")
@@ -211,7 +247,9 @@ def test_lines_with_wrong_values_are_refused_or_read(records, tmp_path, capsys):
             curves(found)
         except UserError as error:
             refused_lines += 1
-            assert str(error).startswith((f"{path}, line 2: is no row of a sweep", "--curves: no chunk"))
+            assert str(error).startswith(
+                (f"{path}, line 2: is no row of a sweep", "--curves: no chunk", f"{path}: has rows of two")
+            )
     assert refused_lines > 60
     path.write_text("{}\n")
     for command in ("table", "plot", "check"):

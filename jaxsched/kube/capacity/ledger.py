@@ -133,6 +133,9 @@ def _best_groups(free: Int64[np.ndarray, "K"], gpus: int) -> list[int]:
     return best + sorted(range(len(free)), key=lambda group: (-free[group], group))
 
 
+ENDING_S = 1.0  # at least, that a pod whose grace period is over still takes
+
+
 @dataclasses.dataclass(frozen=True)
 class RunningPart:
     """The part of a running gang that lies in one partition."""
@@ -172,6 +175,8 @@ def find_running_parts(
     for key, members in gangs.items():
         model, duration = profile_of(members, settings)
         began = min(pod.started_s or pod.created_s for pod in members)
+        if all(pod.terminating for pod in members):
+            duration = max(now_s + ENDING_S, *(pod.gone_s or 0.0 for pod in members)) - began
         parts: dict[int, Int[np.ndarray, "N K"]] = {}
         for pod in members:
             row, taken = ledger.reserved[pod.uid]

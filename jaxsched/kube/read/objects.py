@@ -109,6 +109,7 @@ class Pod:
     preferred_pods: tuple[tuple[int, Mapping[str, Any]], ...] = ()  # of pod affinity; anti-affinity: negative weights
     spread: tuple = ()  # topology spread constraints with ScheduleAnyway, raw
     preempts: bool = True  # its preemptionPolicy is not Never
+    gone_s: float | None = None  # of one that is being deleted: when its grace period ends
 
     @property
     def key(self) -> str:
@@ -194,6 +195,7 @@ def read_pod(raw: Mapping[str, Any]) -> Pod:
         ),
         spread=tuple(one for one in mappings(spec, "topologySpreadConstraints") if _is_wish(one)),
         preempts=spec.get("preemptionPolicy") != "Never",
+        gone_s=parse_time(meta.get("deletionTimestamp")),
     )
 
 

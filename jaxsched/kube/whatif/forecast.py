@@ -16,6 +16,7 @@ from jaxsched.env.knowledge import HISTORY
 from jaxsched.env.state import EnvConfig, make_params
 from jaxsched.errors import UserError
 from jaxsched.event_loop import why_not
+from jaxsched.kube.capacity.filters import close_domains, count_nominations
 from jaxsched.kube.capacity.fleet import gpu_nodes, nodes_without_gpus, read_fleet
 from jaxsched.kube.capacity.free_capacity import FreeCapacity
 from jaxsched.kube.capacity.ledger import find_running_parts
@@ -71,7 +72,8 @@ def forecast_starts(
     """
     settings = dataclasses.replace(settings, settle_s=0.0)  # a manifest's pods are new, and all there
     fleet = read_fleet(gpu_nodes(snapshot.nodes, settings), settings)
-    pods = add_volume_affinity(snapshot.pods, snapshot.volume_claims, snapshot.volumes)
+    pods = close_domains(_start_nominated(snapshot, settings), snapshot.nodes, settings.scheduler_name)
+    pods = add_volume_affinity(pods, snapshot.volume_claims, snapshot.volumes)
     capacity = FreeCapacity(fleet, nodes_without_gpus(snapshot.nodes, settings), pods, settings)
     now_s = snapshot.now_s
     found = form_gangs(pods, snapshot.groups, snapshot.served, settings, now_s, snapshot.owners)
@@ -92,6 +94,13 @@ def forecast_starts(
                 said[key] = answer if answer.median_s is None else dataclasses.replace(answer, beyond_gpus=beyond_gpus)
         result += [said[gang.key] for gang in gangs]
     return result
+
+
+def _start_nominated(snapshot: Snapshot, settings: PlanSettings) -> tuple[Pod, ...]:
+    """All pods; those of other schedulers for which room is being made start now."""
+    settled = count_nominations(snapshot.pods, settings.scheduler_name)
+    pairs = zip(settled, snapshot.pods, strict=True)
+    return tuple(pod if pod is was else dataclasses.replace(pod, started_s=snapshot.now_s) for pod, was in pairs)
 
 
 def _not_simulated(capacity: FreeCapacity, gang: Gang, snapshot: Snapshot) -> Refusal | None:
@@ -120,6 +129,8 @@ def _lacks_other_resources(capacity: FreeCapacity, gang: Gang, explained: Refusa
             return Refusal("Insufficient", f"no node has {', '.join(names)}, which pod {pod.key} asks for")
     need, allowed = len(gang.workers), capacity.allowed(gang.workers[0])
     then = capacity.usable_of(gang, capacity.ledger_without_gpu_pods, allowed) // gang.gpus_per_worker
+    if then.sum() < need and explained.reason == "NodesUnusable":
+        return explained
     if then.sum() < need:
         text = f"of its {need} workers {int(then.sum())} fit even when all pods with GPUs have ended"
         return Refusal("Insufficient", f"{text}: others hold CPU, memory or the like")

@@ -1,6 +1,7 @@
 """When pending gangs start: hand-made clusters whose answers are known."""
 
 import dataclasses
+import time
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,10 @@ SETTINGS = PlanSettings(schedulers=1)
 SURE = Question(draws=3, error=0.0)
 KEY = "default/scheduling.x-k8s.io/{}"
 ALL = 32  # GPUs of four nodes
+
+
+def with_host(node: dict) -> dict:
+    return node["metadata"]["labels"] | {"kubernetes.io/hostname": node["metadata"]["name"]}
 
 
 def lasting(seconds: float, **more) -> dict:
@@ -103,6 +108,38 @@ def test_nodes_that_no_pod_may_go_to_are_no_help() -> None:
     raw = [*nodes(4), *({**node, "spec": {"unschedulable": True}} for node in nodes(8)[4:])]
     shot = snapshot(raw, [*running("r", 1000, 400), *running("s", 500, 400, first=4), *gang("g", 4, 8)])
     assert times(of(ask(shot), "g")) == (600.0, 600.0, 600.0)
+
+
+def test_pods_that_are_deleted_end_with_their_grace_period() -> None:
+    """Before: with the run time that they had stated."""
+    pods = running("r", 3600, 60)
+    ends = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(NOW + 30))
+    pods = [pod | {"metadata": pod["metadata"] | {"deletionTimestamp": ends}} for pod in pods]
+    answer = of(ask(snapshot(nodes(4), [*pods, *gang("g", 4, 8, **lasting(300))])), "g")
+    assert times(answer) == (30.0, 30.0, 30.0)
+
+
+def test_what_others_are_promised_and_whom_they_keep_away() -> None:
+    """As the planner has it. Before: such a gang would have started now."""
+    promised = make_pod("o", 8, scheduler="other", uid="o") | {
+        "status": {"phase": "Pending", "nominatedNodeName": "n0"}
+    }
+    mine = gang("g", 1, 8, labels={"team": "b"}, **lasting(300))
+    assert of(ask(snapshot(nodes(1), [promised, *mine])), "g").median_s != 0.0
+    term = {"labelSelector": {"matchLabels": {"team": "b"}}, "topologyKey": "kubernetes.io/hostname"}
+    alone = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    guard = make_pod("a", 1, uid="a", node="n0", spec={"affinity": alone})
+    machines = [node | {"metadata": node["metadata"] | {"labels": with_host(node)}} for node in nodes(1)]
+    answer = of(ask(snapshot(machines, [guard, *gang("g", 1, 1, labels={"team": "b"}, **lasting(300))])), "g")
+    assert answer.median_s is None and answer.reason.reason == "NoNodeAllowed"
+
+
+def test_cordoned_nodes_are_the_reason_where_they_are() -> None:
+    """Before: others were said to hold CPU or memory, and nobody did."""
+    machines = nodes(2)
+    machines[1] |= {"spec": machines[1].get("spec", {}) | {"unschedulable": True}}
+    answer = of(ask(snapshot(machines, gang("g", 2, 8, **lasting(300)))), "g")
+    assert answer.median_s is None and answer.reason.reason == "NodesUnusable"
 
 
 def test_pools_of_nodes_are_apart_and_overlapping_ones_say_so() -> None:
