@@ -115,6 +115,16 @@ def place_each(capacity: FreeCapacity, gang: Gang, keep: bool) -> Placement | Re
     return Refusal("Insufficient", f"its workers differ; {len(targets)} of {len(gang.together)} pods fit, {problem}")
 
 
+def may_fit(capacity: FreeCapacity, gang: Gang) -> bool:
+    """Whether nodes have the GPUs for all workers of a gang, though in arrays they have no room for them."""
+    if not gang.workers:
+        return False
+    allowed = capacity.eligible(gang.workers[0])[: len(capacity.fleet.nodes)]
+    free = np.maximum(capacity.free_gpus(), 0)[: len(allowed)]
+    whole = int((free[allowed] // gang.gpus_per_worker).sum())
+    return capacity.workers(gang).sum() < len(gang.workers) <= whole
+
+
 def place_each_in_domain(capacity: FreeCapacity, gang: Gang, keep: bool) -> tuple[Gang, Placement | Refusal]:
     """The same in the first domain that holds it, and the gang in that domain. `keep`: else nodes of the nearest."""
     found = list_domains_of_mixed(capacity, gang)

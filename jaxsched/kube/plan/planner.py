@@ -17,6 +17,7 @@ from jaxsched.kube.plan.direct_placement import (
     explain_no_domain,
     keep_nodes,
     list_domains,
+    may_fit,
     place_each,
     place_each_in_domain,
     place_extra,
@@ -159,8 +160,26 @@ class _PlanInProgress:
         self._decide(late, fallback=True)
         if late:  # what these took is not there any more
             self._explain(self._unplaced(whole))
+        self._place_pod_by_pod(self._unplaced(whole))
         self._make_room([gang for gang in self._unplaced(whole) if self.reasons[gang.key].reason == "Insufficient"])
         self._place_extras([gang for gang in gangs if gang.extra])
+
+    def _place_pod_by_pod(self, gangs: Sequence[Gang]) -> None:
+        """Place gangs for which arrays have no room: across a node's groups, or where workers ask for unequal rest.
+
+        In arrays a worker lies in one group, and all ask for what the largest does. Where nobody passes whom the
+        policy makes wait, none goes before one that stays.
+        """
+        passes = self.policy.main.spec is None or self.policy.main.spec.queue.backfill
+        for gang in gangs:
+            if self.reasons[gang.key].reason in ("Insufficient", "LargerThanCluster") and may_fit(self.capacity, gang):
+                with blame([gang]):
+                    found = place_each(self.capacity, gang, keep=False)
+                if isinstance(found, Placement):
+                    self.placements.append(found)
+                    continue
+            if not passes:
+                return
 
     def _make_room(self, gangs: Sequence[Gang], evict: bool = True) -> None:
         """Keep nodes for gangs that fit once pods have ended; have others evicted for the first that does not."""
