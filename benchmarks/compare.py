@@ -10,18 +10,15 @@ from pathlib import Path
 COLUMNS = ("decisions_per_s", "jobs_per_cpu_s", "compile_s", "peak_memory_bytes")
 
 
-def rows_of(name: str) -> list[dict]:
-    """The rows of a file; results of before do not say which cluster."""
-    return json.loads(Path(name).read_text())
-
-
 def main() -> None:
     """Print the ratios after / before."""
     if len(sys.argv) != 3:
         sys.exit(__doc__)
+    tables = [json.loads(Path(name).read_text()) for name in sys.argv[1:]]
+    both = all("cluster" in row for rows in tables for row in rows)  # results of before do not say it
     before, after = (
-        {(f"{row['name']} {row.get('cluster', '')}", row["num_envs"], row["servers"]): row for row in rows_of(name)}
-        for name in sys.argv[1:]
+        {(f"{row['name']} {row.get('cluster', '') * both}", row["num_envs"], row["servers"]): row for row in rows}
+        for rows in tables
     )
     print(f"{'name':48s}{'envs':>6s}{'servers':>8s}" + "".join(f"{column:>20s}" for column in COLUMNS))
     for key in [key for key in after if key in before]:

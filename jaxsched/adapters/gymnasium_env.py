@@ -97,15 +97,16 @@ class GymVectorEnv(VectorEnv):
     def reset(self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None):
         """The starts of random episodes; the same one for the same seed.
 
-        Args: `seed`: of each environment, or of the first one, whose next ones have the next numbers.
+        Args: `seed`: a list, one for each environment; or that of the first one, the others count up from it.
         """
         if isinstance(seed, Sequence) and len(seed) != self.num_envs:
             raise UserError(f"reset: {len(seed)} seeds, should be one for each of {self.num_envs} environments")
         if seed is not None:
             seeds = seed if isinstance(seed, Sequence) else range(int(seed), int(seed) + self.num_envs)
-            pairs = zip(seeds, self._keys, strict=True)
-            self._keys = jnp.stack([key if one is None else jax.random.key(one) for one, key in pairs])
-        seen, self._turns = self._reset(self._next_keys())
+            given = np.array([one is not None for one in seeds])
+            keys = jax.vmap(jax.random.key)(np.array([one or 0 for one in seeds]))
+            self._keys = jnp.where(given, keys, self._keys)
+        seen, self._turns = self._reset(self._next_keys(np.ones(self.num_envs, bool)))
         return _shown(seen), {}
 
     def step(self, actions: np.ndarray):
@@ -117,7 +118,7 @@ class GymVectorEnv(VectorEnv):
         terminated, truncated = np.asarray(terminated), np.asarray(truncated)
         if (ended := terminated | truncated).any():
             told |= self._of_ends(shown, told, ended)
-            seen, self._turns = self._restart(self._next_keys(), self._turns, ended)
+            seen, self._turns = self._restart(self._next_keys(ended), self._turns, ended)
             shown = _shown(seen)
         return shown, np.asarray(reward.mean(-1)), terminated, truncated, told
 
@@ -130,8 +131,8 @@ class GymVectorEnv(VectorEnv):
             found = self._add_info(found, {"final_obs": seen, "final_info": info}, int(place))
         return found
 
-    def _next_keys(self) -> Array:
-        """One for each environment, which hangs on its own seed alone."""
+    def _next_keys(self, ended: np.ndarray) -> Array:
+        """One for each environment that has ended, which depends on its own seed alone."""
         pairs = jax.vmap(jax.random.split)(self._keys)
-        self._keys = pairs[:, 0]
+        self._keys = jnp.where(ended, pairs[:, 0], self._keys)
         return pairs[:, 1]

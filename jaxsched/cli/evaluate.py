@@ -369,7 +369,7 @@ class Report:
             path for i, path in enumerate(self.results) if path.resolve() in {one.resolve() for one in self.results[:i]}
         ]
         if twice:
-            raise UserError(f"report: {twice[0]} is given twice, every result may only once")
+            raise UserError(f"report: {twice[0]} is given twice; give every result once")
         names = [path.stem for path in self.results]
         if len(set(names)) < len(names):
             names = [str(path) for path in self.results]

@@ -48,8 +48,8 @@ class Cluster(Pytree):
     uneven: Int32[Array, "P U"]  # 1: some racks are more links apart than others; U = 1, or 0: nowhere, ever
     reference: Int32[Array, ""]  # the GPU type that run times are on: that of most GPUs
     gpu_types: tuple[str, ...] = static(default=GPU_TYPES)  # names of the numbers in `group_gpu_type`
-    own_speeds: tuple[tuple[str, float], ...] = static(default=())  # of types, where `GPU_SPEEDS` has others or none
     """`domain_block`: of a rack that is an NVLink domain, so many servers a gang takes at most; 0: it is none."""
+    own_speeds: tuple[tuple[str, float], ...] = static(default=())  # of types that `GPU_SPEEDS` lacks or has others of
 
     @property
     def shape(self) -> tuple[int, int, int]:

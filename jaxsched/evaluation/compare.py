@@ -82,7 +82,7 @@ def compare(
         UserError: on an unknown policy or option, or if no job fits the cluster.
     """
     check_options("compare", options, _OF_SETTINGS)
-    settings, options = _split_settings(settings or Settings(), options)
+    settings, options = _split_settings(settings or Settings(), options, isinstance(jobs, str | Path) or callable(jobs))
     policies = parse_all([policies] if isinstance(policies, str) else policies)
     if isinstance(jobs, str | Path) or callable(jobs):
         scenario = load_scenario(cluster, jobs, models=settings.models, **options)
@@ -114,10 +114,10 @@ def compare(
 _OF_SETTINGS = [field.name for field in dataclasses.fields(Settings)]
 
 
-def _split_settings(settings: Settings, options: Mapping[str, Any]) -> tuple[Settings, dict[str, Any]]:
-    """The settings with the options that are theirs, and the others."""
+def _split_settings(settings: Settings, options: Mapping[str, Any], made: bool) -> tuple[Settings, dict[str, Any]]:
+    """The settings with the options that are theirs, and the others; where jobs are `made`, `seed` is both."""
     changes = {name: value for name, value in options.items() if name in _OF_SETTINGS}
-    rest = {name: options[name] for name in options if name not in changes or name == "seed"}  # that of lists, too
+    rest = {name: options[name] for name in options if name not in changes or (made and name == "seed")}
     return dataclasses.replace(settings, **changes), rest
 
 

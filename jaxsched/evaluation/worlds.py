@@ -205,7 +205,7 @@ def write_worst(comparison: WorldsComparison, folder: str | Path) -> None:
 def command(comparison: WorldsComparison) -> list[str]:
     """What plays a world of the comparison again, in its folder."""
     files = ["--cluster", CLUSTER, "--workload", TRACE, "--models", MODELS]
-    policies = [word if is_named(word) else _from_anywhere(word) for word in comparison.asked]
+    policies = [word if is_named(word) else _from_anywhere(word) for word in comparison.asked or comparison.policies]
     return ["jaxsched", "evaluate", *files, *_options(comparison.settings), "--policies", *policies]
 
 

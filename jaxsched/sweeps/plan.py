@@ -102,7 +102,8 @@ def settings_of(tests: Tests, env: EnvironmentConfig) -> Settings:
 def digest(content: Any) -> str:
     """The first characters of the SHA-256 of `content` as JSON, and of the files that it names."""
     text = json.dumps(content, sort_keys=True)
-    files = {name: _digest_file(name, os.stat(name).st_mtime_ns) for name in _texts(content) if os.path.isfile(name)}
+    named = (text.partition(".py:")[0] + ".py" * (".py:" in text) for text in _texts(content))
+    files = {name: _digest_file(name, *os.stat(name)[6:]) for name in named if os.path.isfile(name)}
     return hashlib.sha256((text + json.dumps(files, sort_keys=True) * bool(files)).encode()).hexdigest()[:16]
 
 
@@ -116,8 +117,10 @@ def _texts(content: Any) -> Iterator[str]:
 
 
 @functools.lru_cache(maxsize=256)
-def _digest_file(name: str, changed_ns: int) -> str:
-    return hashlib.sha256(Path(name).read_bytes()).hexdigest()
+def _digest_file(name: str, *stat: float) -> str:
+    """`stat`: its size and times; where they are the same, so is it."""
+    with open(name, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -131,7 +131,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["evaluate", "--figure", "figure.xyz"], "should end in .png"),
         (["evaluate", "--report", "page.pdf"], "--report page.pdf: should end in .html"),
         (["evaluate", "--picture", "page.png"], "--picture page.png: should end in .svg"),
-        (["report", "a.json", "./a.json"], "report: a.json is given twice, every result may only once"),
+        (["report", "a.json", "./a.json"], "report: a.json is given twice; give every result once"),
         (["report", "pyproject.toml", "--out", "page.pdf"], "--out page.pdf: should end in .html"),
         (["bench", "--policies", "nix"], "unknown policy 'nix'"),
         (["reproduce", "nix"], "nix: no such file or folder; shipped checkpoints are allocation"),

@@ -107,7 +107,7 @@ class FreeCapacity:
         self.kept[int(row)] = gang
 
     def merged(self, gang: Gang) -> bool:
-        """Some node holds a worker only across its groups, or all do so many only so: groups of a node count as one."""
+        """Groups of a node count as one: some node holds a worker only so, or all nodes hold so many only so."""
         each, need = gang.gpus_per_worker, len(gang.workers)
         if any(largest < each <= gpus for largest, gpus in self._sizes):
             return True

@@ -116,13 +116,23 @@ def place_each(capacity: FreeCapacity, gang: Gang, keep: bool) -> Placement | Re
 
 
 def may_fit(capacity: FreeCapacity, gang: Gang) -> bool:
-    """Whether nodes have the GPUs for all workers of a gang, though in arrays they have no room for them."""
-    if not gang.workers:
+    """Whether a gang for which arrays have no room may find some pod by pod; exact if its workers ask for the same.
+
+    In arrays a worker lies in one group of its node's GPUs, and all ask for what the largest one does.
+    """
+    asks = [capacity.ledger.vector([pod]) for pod in {pod.requests: pod for pod in gang.workers}.values()]
+    if not asks or any(one is None for one in asks):
         return False
-    allowed = capacity.eligible(gang.workers[0])[: len(capacity.fleet.nodes)]
-    free = np.maximum(capacity.free_gpus(), 0)[: len(allowed)]
-    whole = int((free[allowed] // gang.gpus_per_worker).sum())
-    return capacity.workers(gang).sum() < len(gang.workers) <= whole
+    least = np.min(np.array(asks), axis=0)
+    free = np.maximum(capacity.ledger.free[capacity.eligible(gang.workers[0])], 0)
+    fitting = (free[:, least > 0] // least[least > 0]).min(1, initial=len(gang.workers)).sum()
+    return bool(capacity.workers(gang).sum() < len(gang.workers) <= fitting)
+
+
+def fits_pod_by_pod(capacity: FreeCapacity, gang: Gang) -> bool:
+    """Whether each pod of a gang finds room; nothing is reserved."""
+    _, problem = _targets(capacity, gang.together, [])
+    return not problem
 
 
 def place_each_in_domain(capacity: FreeCapacity, gang: Gang, keep: bool) -> tuple[Gang, Placement | Refusal]:

@@ -15,6 +15,7 @@ from jaxsched.kube.capacity.free_capacity import FreeCapacity, Placement
 from jaxsched.kube.capacity.ledger import find_running_parts
 from jaxsched.kube.plan.direct_placement import (
     explain_no_domain,
+    fits_pod_by_pod,
     keep_nodes,
     list_domains,
     may_fit,
@@ -152,6 +153,7 @@ class _PlanInProgress:
         whole = [gang for gang in gangs if not gang.bound and gang.uniform and not gang.topology]
         promised = [gang for gang in whole if gang.key in self.snapshot.making_room]
         self._make_room(self._ask(promised), evict=False)
+        self._place_pod_by_pod(self._unplaced(whole))
         whole = self._unplaced(whole)
         self.placements += span_partitions(self.capacity, whole, self._is_late)
         whole = self._ask(self._unplaced(whole))
@@ -160,26 +162,16 @@ class _PlanInProgress:
         self._decide(late, fallback=True)
         if late:  # what these took is not there any more
             self._explain(self._unplaced(whole))
-        self._place_pod_by_pod(self._unplaced(whole))
         self._make_room([gang for gang in self._unplaced(whole) if self.reasons[gang.key].reason == "Insufficient"])
         self._place_extras([gang for gang in gangs if gang.extra])
 
     def _place_pod_by_pod(self, gangs: Sequence[Gang]) -> None:
-        """Place gangs for which arrays have no room: across a node's groups, or where workers ask for unequal rest.
-
-        In arrays a worker lies in one group, and all ask for what the largest does. Where nobody passes whom the
-        policy makes wait, none goes before one that stays.
-        """
-        passes = self.policy.main.spec is None or self.policy.main.spec.queue.backfill
+        """Place late gangs for which arrays have no room, where each pod finds some."""
         for gang in gangs:
-            if self.reasons[gang.key].reason in ("Insufficient", "LargerThanCluster") and may_fit(self.capacity, gang):
-                with blame([gang]):
-                    found = place_each(self.capacity, gang, keep=False)
-                if isinstance(found, Placement):
-                    self.placements.append(found)
-                    continue
-            if not passes:
-                return
+            with blame([gang]):
+                late = self._is_late(gang) and may_fit(self.capacity, gang)
+                found = place_each(self.capacity, gang, keep=False) if late else None
+            self.placements += [found] if isinstance(found, Placement) else []
 
     def _make_room(self, gangs: Sequence[Gang], evict: bool = True) -> None:
         """Keep nodes for gangs that fit once pods have ended; have others evicted for the first that does not."""
@@ -188,7 +180,8 @@ class _PlanInProgress:
                 room = VacatedCapacity(self.capacity, gang, self.pods, self.placements)
                 may = evict and self.preemption is None and gang.preempts
                 fits = room.fits()
-                victims = choose_victims(room, self.running, self.snapshot.budgets) if may and not fits else ()
+                may = may and not fits and not (may_fit(self.capacity, gang) and fits_pod_by_pod(self.capacity, gang))
+                victims = choose_victims(room, self.running, self.snapshot.budgets) if may else ()
                 if (victims or (room.ending and fits)) and (nodes := self._nodes_without(gang, victims)):
                     self._promise(gang, nodes, victims)
 

@@ -100,6 +100,8 @@ def _ray(one: _Object) -> Iterator[PodSets]:
     pods = [PodSet(f"{one.name}-head", mapping(mapping(spec, "headGroupSpec"), "template"), before, 1)]
     for group in mappings(spec, "workerGroupSpecs"):
         if group.keys() & {"minReplicas", "maxReplicas", "suspend"}:
+            for field in ("replicas", "minReplicas", "maxReplicas"):
+                one.pods_in({field: group.get(field) or None}, field)  # 0 is a number, too
             group = {**group, "replicas": count_ray_workers(group)}
             if group["replicas"] == 0:
                 continue

@@ -296,6 +296,7 @@ class _MostNodes:
     def __init__(self, settings: PlanSettings) -> None:
         self._settings = settings
         self._there: dict[str, Node] = {}
+        self.ever: dict[str, Node] = {}  # all that were there at some time
         self._most: list[Node] = []
         self._gpus, self._most_gpus = 0, -1
 
@@ -314,7 +315,7 @@ class _MostNodes:
         if gone:
             self._there.pop(node.name, None)
         else:
-            self._there[node.name] = node
+            self._there[node.name] = self.ever[node.name] = node
 
     def most(self) -> list[Node]:
         """What has been so far."""
@@ -323,7 +324,8 @@ class _MostNodes:
         return self._most
 
     def _count(self, node: Node | None) -> int:
-        return 0 if node is None else dict(node.allocatable).get(self._settings.gpu_resource, 0)
+        known = [] if node is None else gpu_nodes([node], self._settings)
+        return sum(dict(one.allocatable)[self._settings.gpu_resource] for one in known)
 
 
 def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler: str | None = None) -> RecordedDay:
@@ -360,25 +362,36 @@ def read_day(lines: Iterable[dict[str, Any]], settings: PlanSettings, scheduler:
     if not own:
         raise UserError(f"the recording has no node with {settings.gpu_resource}; there is no cluster to simulate")
     warn_of_products(own, settings)
-    return _day(gangs.all, read_fleet(own, settings).split, _TypesOfNodes(own, settings), settings)
+    return _day(
+        gangs.all,
+        read_fleet(own, settings).split,
+        _TypesOfNodes(own, gpu_nodes(nodes.ever.values(), settings), settings),
+        settings,
+    )
 
 
 class _TypesOfNodes:
     """Which GPU types the nodes have to which a gang may go."""
 
-    def __init__(self, nodes: list[Node], settings: PlanSettings) -> None:
-        self._nodes, self._settings = nodes, settings
-        self._types = [gpu_type.name for gpu_type in gpu_types(nodes, settings)]
-        self._by_node = {node.name: name for node, name in zip(nodes, self._types)}
+    def __init__(self, nodes: list[Node], ever: list[Node], settings: PlanSettings) -> None:
+        """`ever`: these and others, that were there at other times."""
+        self._nodes, self._settings = ever, settings
+        self._types = [gpu_type.name for gpu_type in gpu_types(ever, settings)]
+        self._by_node = {node.name: name for node, name in zip(ever, self._types)}
+        self._there = {self._by_node[node.name] for node in nodes}
         self._known: dict[str, frozenset[str]] = {}
 
-    def of(self, gang: _RecordedGang) -> str:
-        """As `JobList.allowed`: those of nodes where all its workers may be, and where they were; "" if that is all."""
+    def of(self, gang: _RecordedGang) -> str | None:
+        """As `JobList.allowed`: those of nodes where all its workers may be, and where they were; "" if that is all.
+
+        None: no node has such a type any more.
+        """
         allowed = set(self._types)
         for pod in _workers(gang, self._settings):
             allowed &= self._of_pod(pod)
         allowed |= {self._by_node[pod.node] for pod in gang.pods.values() if pod.node in self._by_node}
-        return "" if allowed == set(self._types) else join_types(allowed)
+        allowed &= self._there
+        return None if not allowed else "" if allowed == self._there else join_types(allowed)
 
     def _of_pod(self, pod: Pod) -> frozenset[str]:
         asks = repr((dict(pod.selector), pod.affinity, pod.tolerations))
@@ -393,11 +406,12 @@ def _day(gangs: list[_RecordedGang], cluster: Cluster, types: _TypesOfNodes, set
     tenants = sorted({pod.namespace for gang in gangs for pod in gang.pods.values()})
     jobs, jct, wait, skipped = [], [], [], {}
     for gang in sorted(gangs, key=lambda gang: natural(gang.key)):
-        why_not = _why_no_job(gang, settings)
+        why_not, allowed = _why_no_job(gang, settings), types.of(gang)
+        why_not = why_not or ("for GPUs of nodes that were gone" if allowed is None else "")
         if why_not:
             skipped[why_not] = skipped.get(why_not, 0) + 1
             continue
-        job: dict[str, Any] = _job(gang, largest, settings) | {"allowed": types.of(gang)}
+        job: dict[str, Any] = _job(gang, largest, settings) | {"allowed": allowed}
         end = max(gang.ended_s.values())
         tenant = next(iter(gang.pods.values())).namespace
         jobs.append(job | {"tenant": tenants.index(tenant), "tenant_name": tenant, "job_id": gang.key})

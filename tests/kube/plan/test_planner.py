@@ -28,28 +28,31 @@ def test_a_gang_that_fits_only_across_sockets_starts() -> None:
     assert len(planner.plan(snapshot(machines, gang("g", 8, 2))).placements) == 0
 
 
-def test_who_has_room_across_sockets_or_with_unequal_cpus_starts_and_nobody_is_evicted() -> None:
-    """Before: others were evicted for them, or they waited for ever."""
+LATE = {"age_s": 5000.0}
+
+
+def test_who_has_room_across_sockets_or_with_unequal_cpus_starts_once_late() -> None:
+    """Before: they waited for ever."""
+    planner = Planner(GuardedPolicy("pack", SETTINGS), SETTINGS)
+    others = [*gang("a", 1, 3, node="n0"), *gang("b", 1, 3, node="n0")]
+    cpus = [make_pod(f"g-{cpu}", 1, "g", 2, uid=f"g-{cpu}", requests={"cpu": cpu}, **LATE) for cpu in ("60", "2")]
+    for pods in ([*others, *gang("c", 1, 2, **LATE)], cpus):
+        shot = snapshot([make_node("n0", 8)], pods)
+        plan = planner.plan(shot)
+        check(shot, plan)
+        assert len(plan.placements) == 1
+    wide = [make_pod(f"g-{cpu}", 1, "g", 2, uid=f"g-{cpu}", requests={"cpu": cpu}, **LATE) for cpu in ("60", "5")]
+    assert not planner.plan(snapshot([make_node("n0", 8)], wide)).placements
+
+
+def test_nobody_is_evicted_for_who_has_room_across_sockets() -> None:
     chosen = dataclasses.replace(SETTINGS, preemption=True)
     planner = Planner(GuardedPolicy("pack", chosen), chosen)
     others = [*gang("a", 1, 3, node="n0"), *gang("b", 1, 3, node="n0")]
-    shot = snapshot([make_node("n0", 8)], [*others, *gang("c", 1, 2, spec={"priority": 10})])
-    plan = planner.plan(shot)
-    check(shot, plan)
-    assert plan.preemption is None and [one.gang.key.rpartition("/")[2] for one in plan.placements] == ["c"]
-    cpus = [make_pod(f"g-{cpu}", 1, "g", 2, uid=f"g-{cpu}", requests={"cpu": cpu}) for cpu in ("60", "2")]
-    shot = snapshot([make_node("n0", 8)], cpus)
-    plan = planner.plan(shot)
-    check(shot, plan)
-    assert len(plan.placements) == 1
-
-
-def test_nobody_passes_whom_a_policy_without_backfilling_makes_wait() -> None:
-    others = [*gang("a", 1, 3, node="n0"), *gang("b", 1, 3, node="n0")]
-    for policy, starts in (("pack", 0), ("pack:area+backfill", 1)):
-        planner = Planner(GuardedPolicy(policy, SETTINGS), SETTINGS)
-        waits = [*gang("first", 1, 8, age_s=70.0), *gang("second", 1, 2, age_s=60.0)]
-        assert len(planner.plan(snapshot([make_node("n0", 8)], [*others, *waits])).placements) == starts
+    for gpus, evicted in ((2, 0), (3, 1)):
+        shot = snapshot([make_node("n0", 8)], [*others, *gang("c", 1, gpus, spec={"priority": 10})])
+        preemption = planner.plan(shot).preemption
+        assert len(preemption.victims if preemption else ()) == evicted
 
 
 def test_a_node_with_more_gpus_than_are_planned_is_told() -> None:

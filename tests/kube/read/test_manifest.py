@@ -181,3 +181,28 @@ def test_the_cases_are_read(path: Path) -> None:
     pods = manifest_pods(read_yaml_documents(path, "the page"), str(path), 0.0, SETTINGS, 0)
     [gang] = form_gangs(pods, (), frozenset(), SETTINGS, 0.0)
     assert gang.refusal is None and gang.waiting is None and gang.gpus_per_worker == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "pods"),
+    [
+        ({"replicas": 2}, 3),
+        ({"minReplicas": 3}, 4),
+        ({"replicas": 9, "maxReplicas": 4}, 5),
+        ({"replicas": 3, "suspend": True}, 1),
+        ({"replicas": 0, "minReplicas": 0, "maxReplicas": 5}, 1),
+        ({"replicas": "three", "maxReplicas": 4}, None),
+        ({"replicas": -1, "minReplicas": 1}, None),
+    ],
+)
+def test_worker_groups_of_a_ray_cluster(group: dict, pods: int | None) -> None:
+    """The head, and as many workers as KubeRay makes."""
+    limits = {"containers": [{"name": "m", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}
+    spec = {"headGroupSpec": {"template": {"spec": limits}}}
+    spec["workerGroupSpecs"] = [{"groupName": "w", "template": {"spec": limits}, **group}]
+    cluster = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "metadata": {"name": "r"}, "spec": spec}
+    if pods is None:
+        with pytest.raises(UserError, match="pods, should be a whole number"):
+            manifest_pods([cluster], "file", 0.0, SETTINGS, 0)
+    else:
+        assert len(manifest_pods([cluster], "file", 0.0, SETTINGS, 0)) == pods

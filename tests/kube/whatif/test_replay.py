@@ -322,6 +322,23 @@ def test_a_node_in_the_place_of_another_is_none_more():
     assert int(day.cluster.group_gpus.sum()) == 16
 
 
+def test_a_gang_for_nodes_that_were_gone_is_left_out():
+    """As any job it would have had others' GPUs."""
+    label, alone = "nvidia.com/gpu.product", life("y-0", "c", 50, 60, 150)
+    lines = [node_line(0, "ADDED", "n0"), node_line(100, "ADDED", "n1"), node_line(170, "ADDED", "n2")]
+    lines.append(node_line(160, "DELETED", "n0"))
+    for line, product in zip(lines, ("Tesla-T4", "NVIDIA-A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB", "Tesla-T4")):
+        line["object"]["metadata"]["labels"][label] = product
+    lines.append(node_line(180, "ADDED", "n3"))
+    lines[-1]["object"]["metadata"]["labels"][label] = "NVIDIA-A100-SXM4-80GB"
+    for line in alone[:2]:
+        line["object"]["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] = "y"
+        line["object"]["spec"]["nodeSelector"] = {label: "Tesla-T4"}
+    day = day_of(*lines, *alone, *life("x-0", "a", 200, 210, 310))
+    assert int(day.cluster.group_gpus.sum()) == 24
+    assert day.jobs.allowed.tolist() == [""] and day.skipped == {"for GPUs of nodes that were gone": 1}
+
+
 @pytest.mark.parametrize(("gpus", "workers", "each"), [(5, 5, 1), (6, 2, 3), (8, 2, 4), (3, 1, 3)])
 def test_a_pod_has_as_many_gpus_as_it_asked_for(gpus, workers, each):
     """Before: of 5 it became 6, since groups have 4."""
