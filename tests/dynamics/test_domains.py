@@ -116,6 +116,7 @@ def check_cases(numbers) -> None:
         wires(cluster, profiles, lies, ps=ps)
 
 
+@pytest.mark.slower
 def test_what_wires_carry_is_the_oracles():
     check_cases(range(80))
 

@@ -60,7 +60,7 @@ def run_s(cluster, jobs, policy: str = "pack:sjf+backfill", engine: str = "compi
     return simulate([parse(policy)], cluster, [jobs], Settings(engine=engine))[policy][0].run_s
 
 
-@pytest.mark.parametrize("engine", ["compiled", pytest.param("jax", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", ["compiled", pytest.param("jax", marks=pytest.mark.slower)])
 def test_a_job_takes_less_than_its_run_time_on_faster_gpus(engine):
     cluster = cluster_of("V100", "V100", "A100")
     jobs = make_job_list([0.0, 0.0], 3600.0, [4, 4], model=model_index("gpt2"))

@@ -109,6 +109,7 @@ def test_the_ring_is_that_of_a_job_without_a_plan():
         np.testing.assert_array_equal(sent(cluster, make_table([FORMS["ring"].plan]), w), ring)
 
 
+@pytest.mark.slower
 def test_one_rank_in_a_server_sums_up_nothing_there():
     """Then domains exchange what a ring exchanges."""
     for name, cluster in CLUSTERS.items():

@@ -41,7 +41,7 @@ def start_all(case: strategies.Case, placements):
     raise AssertionError("not finished")
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @settings(max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), tree=st.booleans())
 def test_a_job_more_never_speeds_up_another(seed, tree):

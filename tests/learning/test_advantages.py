@@ -161,6 +161,7 @@ def test_the_history_is_worth_looking_at(config, history, played):
     assert any((np.asarray(world.running.slowdown) > 1.05).any() for many in states for world in many)
 
 
+@pytest.mark.slower
 def test_every_reward_is_gain_plus_change_of_potential_shared(config, intervals_s, history, played, state):
     states, gains = history
     _, experience, _, _ = played
@@ -192,6 +193,7 @@ def test_rewards_count_by_what_their_world_is_worth(setting, state):
     assert (np.asarray(plain) != 0).any((0, 2)).all() and len({*np.asarray(state.draws.cluster).tolist()}) > 1
 
 
+@pytest.mark.slower
 def test_shaping_telescopes_apart_from_arrivals(config, intervals_s, history, played, state):
     """What shaping adds up to does not depend on what was decided, but for the state at the end."""
     states, gains = history
@@ -209,6 +211,7 @@ def test_shaping_telescopes_apart_from_arrivals(config, intervals_s, history, pl
         np.testing.assert_allclose(added, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slower
 def test_the_counts_counts_what_happened(config, history, played):
     states, _ = history
     _, experience, _, counts = played
@@ -222,6 +225,7 @@ def test_the_counts_counts_what_happened(config, history, played):
     assert int(counts.rounds) == config.ppo.steps * config.ppo.num_envs
 
 
+@pytest.mark.slower
 def test_what_is_seen_in_a_round_is_the_state_after_the_choices_before_it(setting, state, history, played):
     states, _ = history
     _, experience, _, _ = played

@@ -151,6 +151,7 @@ def test_to_action_places_forwards_and_waits():
             np.testing.assert_array_equal(action.slot, obs.job_slot[:, -1])
 
 
+@pytest.mark.slower
 def test_every_legal_option_of_the_menu_is_legal_for_the_environment():
     """All placements and forwards on offer, one scheduler at a time."""
     case, state = busy_case(), mid_run_state()

@@ -29,7 +29,7 @@ def trays(policy: str, gpus: list[int], engine: str = "auto") -> tuple[np.ndarra
     return np.stack([used[:, 18 * r : 18 * r + 18].sum(1) for r in range(4)], 1), outcome.start_s
 
 
-@pytest.mark.parametrize("engine", ["compiled", "jax"])
+@pytest.mark.parametrize("engine", ["compiled", pytest.param("jax", marks=pytest.mark.slower)])
 def test_large_jobs_take_16_of_18_trays_and_small_ones_what_is_spare(engine):
     """64 GPUs, 128, then small ones: the spare trays of racks in use go first, and the fourth rack stays whole."""
     found, _ = trays("pack:fifo+backfill+racks", [64, 128, 4, 8, 4, 4], engine)
