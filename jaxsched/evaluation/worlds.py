@@ -225,9 +225,8 @@ def _options(settings: Settings) -> list[str]:
             continue
         spelt = {said: word for word, said in (known[name].values.words or {}).items()}
         words.append(f"--{name.replace('_', '-')}")
-        words += (
-            []
-            if value is True and not spelt
-            else [_from_anywhere(str(value)) if name in FILES else str(spelt.get(value, value))]
-        )
+        if name in FILES:
+            words.append(_from_anywhere(str(value)))
+        elif value is not True or spelt:
+            words.append(str(spelt.get(value, value)))
     return words

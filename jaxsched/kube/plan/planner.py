@@ -218,6 +218,7 @@ class _PlanInProgress:
         units = {node.name for node in self.capacity.fleet.nodes}
         refused = {node.name: node.refusal.message for node in nodes if node.refusal is not None}
         refused |= oversized_nodes(nodes, self.capacity.settings)
+        known = units | refused.keys()
         return Plan(
             placements=tuple(self.placements),
             reasons={key: reason for key, reason in self.reasons.items() if key not in placed},
@@ -227,7 +228,7 @@ class _PlanInProgress:
             faults=tuple(self.aside.values()),
             decision_s=self.rounds.decision_s,
             rounds=self.rounds.count,
-            nodes_without_gpus=sum(node.name not in {*units, *refused} for node in nodes),
+            nodes_without_gpus=sum(node.name not in known for node in nodes),
             refused_nodes=refused,
             preemption=self.preemption,
         )

@@ -318,7 +318,7 @@ class _MostNodes:
             self._there[node.name] = self.ever[node.name] = node
 
     def most(self) -> list[Node]:
-        """What has been so far."""
+        """Those of the moment with the most GPUs so far."""
         if self._gpus > self._most_gpus:
             self._most_gpus, self._most = self._gpus, list(self._there.values())
         return self._most
