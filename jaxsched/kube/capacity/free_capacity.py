@@ -125,13 +125,16 @@ class FreeCapacity:
             self._when_empty[each] = apart, whole
         return self._when_empty[each]
 
-    def usable(self, gang: Gang) -> Int[np.ndarray, "S K"]:
-        """GPUs that the gang's workers may use."""
-        return self.usable_of(gang, self.ledger, self.eligible(gang.workers[0]))
+    def usable(self, gang: Gang, merged: bool | None = None) -> Int[np.ndarray, "S K"]:
+        """GPUs that the gang's workers may use; in the view that it needs, or in the one that is given."""
+        return self.usable_of(gang, self.ledger, self.eligible(gang.workers[0]), merged)
 
-    def usable_of(self, gang: Gang, ledger: Ledger, nodes: Bool[np.ndarray, "A"]) -> Int[np.ndarray, "S K"]:
+    def usable_of(
+        self, gang: Gang, ledger: Ledger, nodes: Bool[np.ndarray, "A"], merged: bool | None = None
+    ) -> Int[np.ndarray, "S K"]:
         """GPUs that the gang's workers may use, by another ledger and on other nodes."""
-        usable = ledger.usable_groups(ledger.vector(gang.workers), nodes, self.merged(gang))
+        merged = self.merged(gang) if merged is None else merged
+        usable = ledger.usable_groups(ledger.vector(gang.workers), nodes, merged)
         return usable[: len(self.fleet.nodes)]
 
     def workers(self, gang: Gang) -> Int[np.ndarray, "S K"]:
@@ -143,10 +146,10 @@ class FreeCapacity:
         usable = self.usable_of(gang, self._ledger_of_others, self.eligible(gang.workers[0]))
         return (usable // max(gang.gpus_per_worker, 1)).sum(1)
 
-    def gpus(self, gang: Gang) -> Int[np.ndarray, "S K"]:
+    def gpus(self, gang: Gang, merged: bool) -> Int[np.ndarray, "S K"]:
         """All GPUs of nodes that the gang may go to; in the merged view a node's are in group 0."""
         gpus = self.ledger.group_gpus
-        if self.merged(gang):
+        if merged:
             gpus = np.concatenate([gpus.sum(1, keepdims=True), np.zeros_like(gpus[:, 1:])], 1)
         return np.where(self.eligible(gang.workers[0])[:, None], gpus, 0)[: len(self.fleet.nodes)]
 

@@ -320,7 +320,7 @@ class _PlanInProgress:
         """Rounds of decisions for each class. Returns gangs that were placed but do not fit exactly."""
         blocked: set[str] = set()
         for alike in equivalence_classes(self.capacity, gangs, self.alone):
-            with blame(alike):
+            with blame(alike.gangs):
                 placed, failed = self.rounds.place(alike, self.placements, fallback)
             self.placements += placed
             blocked |= failed

@@ -9,7 +9,7 @@ import dataclasses
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -110,15 +110,42 @@ def _kinds(fleet: Fleet, usable: Int[np.ndarray, "S K"], running: Iterable[Runni
     return kinds
 
 
-def equivalence_classes(capacity: FreeCapacity, gangs: Sequence[Gang], alone: Set[str]) -> list[list[Gang]]:
-    """Gangs that may use the same GPUs, higher priority first, then by the oldest; those of `alone` by themselves."""
-    found: dict[tuple, list[Gang]] = {}
+@dataclasses.dataclass(frozen=True)
+class GangClass:
+    """Gangs of one priority that may use the same GPUs of the same nodes, the oldest first."""
+
+    gangs: tuple[Gang, ...]
+    merged: bool  # the GPU groups of a node count as one, for all of them
+
+
+def equivalence_classes(capacity: FreeCapacity, gangs: Sequence[Gang], alone: Set[str]) -> list[GangClass]:
+    """Gangs that may use the same GPUs, higher priority first, then by the oldest; those of `alone` by themselves.
+
+    Where one needs whole nodes, all that may use these are shown nodes as wholes: so they are in one queue, and the
+    policy's order and what it reserves hold between them.
+    """
+    found: list[GangClass] = []
+    whole: set[str] = set()
     for gang in gangs:
         with blame([gang]):
-            legal = capacity.usable(gang).tobytes()
-        by_itself = gang.key if gang.key in alone else ""
-        found.setdefault((-gang.priority, capacity.merged(gang), legal, by_itself), []).append(gang)
-    return sorted(found.values(), key=lambda one: (-one[0].priority, one[0].submit_s, one[0].key))
+            whole |= {gang.key} if capacity.merged(gang) else set()
+    for alike in _group(gangs, lambda gang: (gang.key if gang.key in alone else "", _legal(capacity, gang, True))):
+        merged = any(gang.key in whole for gang in alike)
+        split = [alike] if merged else _group(alike, lambda gang: _legal(capacity, gang, False))
+        found += [GangClass(tuple(some), merged) for some in split]
+    return sorted(found, key=lambda one: (-one.gangs[0].priority, one.gangs[0].submit_s, one.gangs[0].key))
+
+
+def _legal(capacity: FreeCapacity, gang: Gang, merged: bool) -> tuple[int, bytes]:
+    with blame([gang]):
+        return gang.priority, capacity.usable(gang, merged).tobytes()
+
+
+def _group(gangs: Iterable[Gang], key: Callable[[Gang], Hashable]) -> list[list[Gang]]:
+    found: dict[Hashable, list[Gang]] = {}
+    for gang in gangs:
+        found.setdefault(key(gang), []).append(gang)
+    return list(found.values())
 
 
 class PolicyRounds:
@@ -134,7 +161,7 @@ class PolicyRounds:
         """The plan has made all decisions that it may."""
         return self.count >= self.capacity.settings.max_decisions
 
-    def place(self, gangs: list[Gang], before: Sequence[Placement], fallback: bool) -> tuple[list[Placement], set[str]]:
+    def place(self, alike: GangClass, before: Sequence[Placement], fallback: bool) -> tuple[list[Placement], set[str]]:
         """Rounds of decisions for one class, `before` being what the plan has placed so far.
 
         Returns what is placed and reserved, and the gangs that the policy placed but that do not fit exactly. A class
@@ -142,8 +169,9 @@ class PolicyRounds:
         """
         placed: list[Placement] = []
         failed: set[str] = set()
+        gangs = list(alike.gangs)
         while True:
-            more, wrong, full = self._fill(gangs, [*before, *placed], fallback)
+            more, wrong, full = self._fill(gangs, alike.merged, [*before, *placed], fallback)
             placed += more
             failed |= wrong
             done = failed | {placement.gang.key for placement in more}
@@ -152,12 +180,12 @@ class PolicyRounds:
                 return placed, failed
 
     def _fill(
-        self, gangs: list[Gang], before: Sequence[Placement], fallback: bool
+        self, gangs: list[Gang], merged: bool, before: Sequence[Placement], fallback: bool
     ) -> tuple[list[Placement], set[str], bool]:
         """`place` for as many gangs as queues and running slots hold; also whether one of them was full."""
         capacity, settings = self.capacity, self.capacity.settings
-        usable, merged = capacity.usable(gangs[0]), capacity.merged(gangs[0])
-        queues, full = _queues(capacity, gangs, usable)
+        usable = capacity.usable(gangs[0], merged)
+        queues, full = _queues(capacity, gangs, merged, usable)
         if not any(queues) or not usable.any():
             return [], set(), False
         running = self.running + _started(capacity, before, self.now_s)
@@ -175,7 +203,7 @@ class PolicyRounds:
         try:
             rounds = self.policy.begin(capacity.fleet, arrays, merged, fallback)
             while not self.exhausted:
-                free = capacity.fleet.by_slot(capacity.usable(gangs[0]))
+                free = capacity.fleet.by_slot(capacity.usable(gangs[0], merged))
                 decision = rounds.decide(free, self.count)
                 self.count += 1
                 for partition in np.flatnonzero(decision.placed):
@@ -197,7 +225,7 @@ class PolicyRounds:
         self.decision_s += time.perf_counter() - start
         full = full or swapped or bool((slots <= 0).any())
         if rest:
-            others, wrong, fuller = self._fill(rest, [*before, *placed], fallback=True)
+            others, wrong, fuller = self._fill(rest, merged, [*before, *placed], fallback=True)
             placed, failed, full = placed + others, failed | wrong, full or fuller
         return placed, failed, full
 
@@ -217,14 +245,14 @@ class PolicyRounds:
 
 
 def _queues(
-    capacity: FreeCapacity, gangs: Sequence[Gang], usable: Int[np.ndarray, "S K"]
+    capacity: FreeCapacity, gangs: Sequence[Gang], merged: bool, usable: Int[np.ndarray, "S K"]
 ) -> tuple[list[list[Gang]], bool]:
     """A queue per partition, and whether some hold not all of their gangs.
 
     In full ones the oldest gang stays, and those that fit now go before the others.
     """
     partitions = capacity.fleet.shape.partitions
-    empty, now = capacity.fleet.by_slot(capacity.gpus(gangs[0])), capacity.fleet.by_slot(usable)
+    empty, now = capacity.fleet.by_slot(capacity.gpus(gangs[0], merged)), capacity.fleet.by_slot(usable)
     queues: list[list[tuple[bool, Gang]]] = [[] for _ in range(partitions)]
     for gang in gangs:
         size, count = min(gang.gpus_per_worker, 2**31 - 1), len(gang.workers)  # the arrays hold int32

@@ -117,11 +117,11 @@ def test_a_gang_that_makes_planning_raise_is_left_out_and_the_loop_goes_on(world
     key, usable = f"default/{bad[0]['metadata']['name']}", FreeCapacity.usable
     calls = []
 
-    def raises(self: FreeCapacity, gang: Gang) -> object:
+    def raises(self: FreeCapacity, gang: Gang, *more) -> object:
         if any(pod.key == key for pod in gang.pending):
             calls.append(gang.key)
             raise RuntimeError("one nobody thought of")
-        return usable(self, gang)
+        return usable(self, gang, *more)
 
     monkeypatch.setattr(FreeCapacity, "usable", raises)
     turn(scheduler, lambda: bound(world, good) == 1 and bool(calls))

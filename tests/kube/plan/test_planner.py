@@ -55,6 +55,40 @@ def test_nobody_is_evicted_for_who_has_room_across_sockets() -> None:
         assert len(preemption.victims if preemption else ()) == evicted
 
 
+def started(policy: str, count: int, *pods: list[dict]) -> str:
+    """The gangs, named by a letter each, that `policy` starts on empty nodes of 8 GPUs."""
+    planner = Planner(GuardedPolicy(policy, SETTINGS), SETTINGS)
+    shot = snapshot(nodes(count), [pod for some in pods for pod in some])
+    plan = planner.plan(shot)
+    check(shot, plan)
+    return "".join(sorted(placement.gang.key[-1] for placement in plan.placements))
+
+
+def lasting(seconds: float) -> dict:
+    return {"annotations": {"jaxsched.io/duration-seconds": str(seconds)}}
+
+
+def test_orders_hold_between_pods_of_whole_nodes_and_smaller_ones() -> None:
+    """Before: gangs of whole nodes went all before or all after the others, whoever had the oldest."""
+    for small, large in ((4, 8), (8, 4)):
+        first, between, last = (
+            gang(name, 1, gpus, age_s=age) for name, gpus, age in (("a", large, 30), ("b", small, 20), ("c", large, 10))
+        )
+        assert started("pack:fifo+backfill", 1, first, between, last) == ("a" if large == 8 else "ac")
+        assert started("pack:fifo", 1, first, between, last) == "a"
+    short, long = gang("s", 1, 1, age_s=10, **lasting(60)), gang("l", 1, 8, age_s=20, **lasting(6000))
+    assert started("pack:sjf+backfill", 1, long, short) == "s"
+    assert started("pack:fifo+backfill", 1, long, short) == "l"
+
+
+def test_what_is_reserved_for_a_gang_of_whole_nodes_is_kept_from_smaller_ones() -> None:
+    busy = [pod | {"spec": pod["spec"] | {"nodeName": "n0"}} for pod in gang("r", 1, 4, age_s=10, **lasting(600))]
+    large = gang("a", 1, 8, age_s=30, **lasting(600))
+    for seconds, there in ((60, "b"), (6000, "")):
+        small = gang("b", 1, 2, age_s=20, **lasting(seconds))
+        assert started("pack:fifo+backfill+reserve", 1, busy, large, small) == there
+
+
 def test_a_node_with_more_gpus_than_are_planned_is_told() -> None:
     """Before: it counted as one without GPUs."""
     planner = Planner(GuardedPolicy("pack", SETTINGS), SETTINGS)
@@ -152,10 +186,10 @@ def test_namespaces_of_gangs_placed_in_the_same_plan_are_known(planner: Planner)
 def test_a_gang_that_makes_planning_raise_is_set_aside(planner: Planner, monkeypatch) -> None:
     usable = FreeCapacity.usable
 
-    def raises(self: FreeCapacity, gang: Gang) -> object:
+    def raises(self: FreeCapacity, gang: Gang, *more) -> object:
         if gang.key.endswith("/bad"):
             raise ZeroDivisionError("one nobody thought of")
-        return usable(self, gang)
+        return usable(self, gang, *more)
 
     monkeypatch.setattr(FreeCapacity, "usable", raises)
     pods = [pod for name in ("a", "bad", "c") for pod in gang(name, 1, 8)]

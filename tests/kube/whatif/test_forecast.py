@@ -13,6 +13,8 @@ from jaxsched.event_loop import coverage
 from jaxsched.io.yaml_file import read_yaml_documents
 from jaxsched.kube.capacity.fleet import unknown_products
 from jaxsched.kube.cluster.record import read_recording
+from jaxsched.kube.plan.planner import Planner
+from jaxsched.kube.policy import GuardedPolicy
 from jaxsched.kube.read.manifest import manifest_pods
 from jaxsched.kube.read.settings import PlanSettings
 from jaxsched.kube.read.snapshot import Snapshot
@@ -64,6 +66,29 @@ def test_it_starts_when_the_gang_that_holds_all_gpus_ends(policy: str) -> None:
     assert times(answer) == (600.0, 600.0, 600.0)
     assert answer.nodes == ("n0", "n1", "n2", "n3") and answer.behind == () and answer.reason is None
     assert answer.waits_s == 60.0
+
+
+def draw_case(number: int) -> Snapshot:
+    """Up to six nodes of 8 GPUs, some taken, and two to seven gangs that wait, some of whole nodes."""
+    rng = np.random.default_rng(number)
+    count, pods = int(rng.integers(1, 7)), []
+    for node, gpus in enumerate(rng.choice([0, 1, 2, 3, 4, 8], count)):
+        pods += [] if not gpus else gang(f"r{node}", 1, int(gpus), node=f"n{node}", age_s=60.0, **lasting(900 + node))
+    for name in range(int(rng.integers(2, 8))):
+        size, gpus = ((1, 1), (1, 2), (2, 2), (1, 4), (2, 4), (1, 8), (2, 8), (4, 2))[rng.integers(8)]
+        seconds, age_s = rng.integers(60, 9000), float(rng.integers(10, 500))
+        pods += gang(f"g{name}", size, gpus, age_s=age_s, **lasting(seconds))
+    return snapshot(nodes(count), pods)
+
+
+@pytest.mark.parametrize("policy", ["pack", "pack:sjf+backfill", "pack:fifo+backfill+reserve"])
+def test_who_starts_now_is_who_is_planned(policy: str) -> None:
+    """Before: not in one of six such cases, where pods of whole nodes and smaller ones wait."""
+    planner = Planner(GuardedPolicy(policy, SETTINGS), SETTINGS)
+    for number in range(25):
+        shot = draw_case(number)
+        planned = {placement.gang.key for placement in planner.plan(shot).placements}
+        assert planned == {answer.gang.key for answer in ask(shot, policy) if answer.median_s == 0.0}, number
 
 
 def test_a_higher_priority_goes_before_it_whatever_the_order_of_the_queue() -> None:
