@@ -185,6 +185,9 @@ def _lines(found: "Sequence[Forecast]", horizon_s: float) -> Iterator[str]:
         gangs = _some([name for name, own in held_up.items() if own == resources])
         why = f"of {resources}, which is not looked at, some pods ask for more than of GPUs"
         yield f"{why}: {gangs} may start later, or elsewhere"
+    left_out = {names[one.gang.key] for one in found if one.reason is not None and one.reason.reason == "NotSimulated"}
+    if left_out and len(left_out) < len(names):
+        yield f"not simulated: {_some(sorted(left_out))}; others may start later than said, or elsewhere"
 
 
 def _row(answer: "Forecast", names: dict[str, str], horizon_s: float) -> tuple[str, ...]:

@@ -64,6 +64,18 @@ def test_a_table_in_plain_words(tmp_path: Path, capsys: pytest.CaptureFixture) -
     assert rows[2]["behind"] == [g, h] and rows[2]["gpus"] == 16 and rows[2]["reason"] is None
 
 
+def test_gangs_that_are_left_out_of_others_times_are_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    path = recording(tmp_path)
+    uneven = [make_pod(f"u-{gpus}", gpus, "u", 2, uid=f"u{gpus}", age_s=30) for gpus in (1, 8)]
+    with path.open("a") as file:
+        file.writelines(
+            json.dumps({"type": "ADDED", "t": NOW + 10, "kind": "pods", "object": pod}) + "\n" for pod in uneven
+        )
+    main(["kube", "whatif", str(path), "--policies", "pack", *SURE])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == "not simulated: default/scheduling.x-k8s.io/u; others may start later than said, or elsewhere"
+
+
 def test_a_moment_of_a_recording(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     path = str(recording(tmp_path))
     main(["kube", "whatif", path, "--at-s", "400", "--policies", "pack", *SURE])
