@@ -54,11 +54,11 @@ def main(data: Path, gpus: int) -> None:
         one = jax.tree.map(lambda leaf: leaf[0], lists)
         begun = time.process_time()
         step = jax.jit(lambda state: rounds.one_round(policy, world, one, state)).lower(
-            start(one, len(world.node_gpus))
+            start(world, one)
         )
         step = step.compile()
         print(f"{gpus} GPUs: a round under sia-greedy compiles in {time.process_time() - begun:.1f} CPU s")
-        state = start(one, len(world.node_gpus))
+        state = start(world, one)
         for _ in range(int(SPAN_S / 60)):
             state = step(state)
         state = advance(world, one, state, jnp.ones(len(jobs)))

@@ -91,7 +91,7 @@ def mean_jcts(world: AdaptiveWorld, jobs: AdaptiveJobs, numbers: np.ndarray) -> 
         return np.concatenate([mean_jcts(world, _rows(jobs, np.arange(lists)[i]), numbers[i]) for i in parts])
     at = np.minimum(np.arange(batch), lists - 1)
     jobs, numbers = _rows(jobs, at), numbers[at]
-    state = jax.vmap(lambda jobs: start(jobs, world.node_gpus.shape[0]))(jobs)
+    state = jax.vmap(lambda jobs: start(world, jobs))(jobs)
     size, needed = jobs.real.shape[1], 1
     while needed:
         window = min(max(LEAST_WINDOW, 1 << (needed - 1).bit_length()), size)

@@ -16,7 +16,7 @@ from jaxsched.adaptive import rounds
 from jaxsched.adaptive.papers.pollux_and_sia import workload_files
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
-from jaxsched.adaptive.simulate import MOST_ROUNDS, PUBLISHED_NODES, Rules, build, simulate
+from jaxsched.adaptive.simulate import LATEST_END, PUBLISHED_NODES, Rules, build, simulate
 from jaxsched.adaptive.state import start
 from jaxsched.adaptive.workload import read_workload
 from jaxsched.machine import compute_on_one_thread, enable_cache
@@ -36,12 +36,12 @@ def main(data: Path) -> None:
         world, jobs = build(policy, apps, lists * COPIES, PUBLISHED_NODES, Rules())
         for _ in range(2):  # the first compiles
             begun = time.process_time()
-            jax.block_until_ready(rounds.play(policy, world, jobs, MOST_ROUNDS))
+            jax.block_until_ready(rounds.play(policy, world, jobs, LATEST_END))
             took_s = time.process_time() - begun
         count = int(jobs.real.sum())
         print(f"{COPIES * len(lists)} lists, {count:,} jobs: {took_s:.2f} CPU s, {count / took_s:,.0f} jobs per CPU s")
         some = jax.tree.map(lambda leaf: leaf[0, :WINDOW], jobs)
-        state = start(some, world.node_gpus.shape[0])
+        state = start(world, some)
         one = jax.jit(lambda state: rounds.one_round(policy, world, some, state)).lower(state).compile()
         count = (one.cost_analysis() or {})["bytes accessed"]
         print(f"a round of {WINDOW} jobs: {count:,.0f} bytes by XLA's count")

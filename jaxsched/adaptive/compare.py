@@ -15,7 +15,7 @@ from jaxsched.adaptive import learned
 from jaxsched.adaptive.contention import NO_NETWORK, network_of
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import Application, read_applications
-from jaxsched.adaptive.simulate import MOST_ROUNDS, NO_OUTAGES, Nodes, Result, Rules, simulate
+from jaxsched.adaptive.simulate import NO_OUTAGES, Nodes, Result, Rules, begin_of, rounds_of, simulate
 from jaxsched.adaptive.state import Network
 from jaxsched.adaptive.view import AllocationPolicy
 from jaxsched.adaptive.workload import Job, applications_in, read_workload
@@ -79,7 +79,7 @@ def play_files(command: Any, profiles: Path, policies: Sequence[str]) -> list[Pl
     apps = read_applications(profiles, kinds, names=names)
     jobs = read_workload(command.workload, apps)
     rules = Rules(period_s=command.interval_s, fits=command.settings().only_seen)
-    parts = parts_of(command, inventory)
+    parts = parts_of(command, inventory, outages_of(command, inventory, jobs))
     return [Played(policy.name, play_parts(policy, apps, jobs, parts, rules)) for policy in found]
 
 
@@ -93,7 +93,7 @@ class Part(NamedTuple):
     network: Network
 
 
-def parts_of(command: Any, inventory: Inventory) -> list[Part]:
+def parts_of(command: Any, inventory: Inventory, outages: Outages) -> list[Part]:
     """One for each scheduler of a command, or, where jobs contend, one for all, which share links.
 
     UserError if they cannot be had.
@@ -106,12 +106,12 @@ def parts_of(command: Any, inventory: Inventory) -> list[Part]:
         rows = [block[block >= 0] for block in partition_rows(len(inventory.servers), count)]
     schedulers = tuple(range(len(rows)))
     if command.interference == NO_INTERFERENCE:
-        return [_part(command, inventory, of_one, (p,)) for p, of_one in zip(schedulers, rows, strict=True)]
+        return [_part(command, inventory, of_one, (p,), outages) for p, of_one in zip(schedulers, rows, strict=True)]
     owner = np.empty(len(inventory.servers), np.int32)
     for p, of_one in zip(schedulers, rows, strict=True):
         owner[of_one] = p
     order, law = in_order(inventory, np.arange(len(owner))), interference_model(command.interference)
-    whole = _part(command, inventory, order, schedulers)
+    whole = _part(command, inventory, order, schedulers, outages)
     return [whole._replace(owner=tuple(owner[order].tolist()), network=network_of(inventory, order, law))]
 
 
@@ -121,16 +121,17 @@ def in_order(inventory: Inventory, rows: Int[np.ndarray, "N"]) -> Int[np.ndarray
     return rows[np.argsort([list(dict.fromkeys(types)).index(kind) for kind in types], kind="stable")]
 
 
-def _part(command: Any, inventory: Inventory, rows: Int[np.ndarray, "N"], schedulers: tuple[int, ...]) -> Part:
+def _part(
+    command: Any, inventory: Inventory, rows: Int[np.ndarray, "N"], schedulers: tuple[int, ...], outages: Outages
+) -> Part:
     """Some servers, among which nothing contends."""
-    order, outages = in_order(inventory, rows), outages_of(command, inventory)
+    order = in_order(inventory, rows)
     place = np.full(len(inventory.servers), -1)
     place[order] = np.arange(len(order))
     of_part = np.isin(outages.server, order)
     mine = Outages(place[outages.server[of_part]], outages.from_s[of_part], outages.to_s[of_part])
     here = dataclasses.replace(inventory, servers=tuple(inventory.servers[row] for row in rows), partitions={})
-    typed = len({server.gpu_type for server in inventory.servers}) > 1
-    return Part(nodes_of(here, command.cluster, typed=typed), mine, schedulers, (), NO_NETWORK)
+    return Part(nodes_of(here, command.cluster), mine, schedulers, (), NO_NETWORK)
 
 
 def play_parts(
@@ -163,11 +164,8 @@ def find_policy(name: str) -> AllocationPolicy:
     return AllocationPolicy(name, load_from_file(name))
 
 
-def nodes_of(inventory: Inventory, where: str, *, typed: bool = False) -> tuple[Nodes, ...]:
-    """Nodes by GPU type; of one type alone, whose profiles may have no type in their names, it is "" unless `typed`.
-
-    UserError if nodes of one type have different numbers of GPUs.
-    """
+def nodes_of(inventory: Inventory, where: str) -> tuple[Nodes, ...]:
+    """Nodes by GPU type. UserError if nodes of one type have different numbers of GPUs."""
     sizes: dict[str, list[int]] = {}
     for server in inventory.servers:
         sizes.setdefault(server.gpu_type, []).append(sum(server.groups))
@@ -176,19 +174,22 @@ def nodes_of(inventory: Inventory, where: str, *, typed: bool = False) -> tuple[
             raise UserError(
                 f"{where}: servers with {kind} have {min(gpus)} to {max(gpus)} GPUs, should all have the same"
             )
-    single = len(sizes) == 1 and not typed
-    return tuple(Nodes(len(gpus), gpus[0], "" if single else kind) for kind, gpus in sizes.items())
+    return tuple(Nodes(len(gpus), gpus[0], kind) for kind, gpus in sizes.items())
 
 
-def outages_of(command: Any, inventory: Inventory) -> Outages:
-    """The outages that a command asks for, of the cluster's servers in their order."""
-    names = inventory.names
+def outages_of(command: Any, inventory: Inventory, jobs: Sequence[Job]) -> Outages:
+    """The outages that a command asks for, of the cluster's servers in their order.
+
+    A file counts from the first submission on; drawn ones begin with the first round.
+    """
+    names, found, from_s = inventory.names, NO_OUTAGES, 0.0
     if command.outages is not None:
-        return read_outages(command.outages, names)
-    if command.failures:
-        span_s = MOST_ROUNDS * command.interval_s
-        return draw_outages(len(names), parse_rates(command.failures), span_s, command.failure_seed)
-    return NO_OUTAGES
+        found, from_s = read_outages(command.outages, names), jobs[0].submit_s
+    elif command.failures:
+        span_s = rounds_of([jobs], command.interval_s) * command.interval_s
+        found = draw_outages(len(names), parse_rates(command.failures), span_s, command.failure_seed)
+        from_s = begin_of([jobs], command.interval_s)
+    return Outages(found.server, found.from_s + from_s, found.to_s + from_s)
 
 
 def as_table(played: Sequence[Played]) -> str:

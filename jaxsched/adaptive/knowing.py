@@ -46,6 +46,7 @@ def fit_to(seen: Float64[np.ndarray, "S 4"], width: int) -> Float64[np.ndarray, 
         width: GPUs of a node.
     """
     gpus, local, pass_s, step_s = np.round(seen.T, 9)  # of seconds
+    pass_s = np.maximum(pass_s, 1e-9)  # some profiles say that all of a step is synchronisation
     nodes = np.ceil(gpus / width)
     network = [0.1 * step_s.mean(), 0.01 * step_s.mean()]
     start = np.array([pass_s.mean() / 2, (pass_s / local).mean() / 2, *network, *network, 1.1])

@@ -6,7 +6,8 @@ The layout is that of Pollux' and Sia's profiles (`petuum/adaptdl`, branch osdi2
     scalability.csv     num_nodes,num_replicas,local_bsz,step_time,sync_time
     validation-B.csv    progress,iteration,grad_sqr,grad_var; one line per epoch of a run at batch size B
 
-With GPU types the first two are `placements-TYPE.csv` and `scalability-TYPE.csv`.
+With GPU types the first two are `placements-TYPE.csv` and `scalability-TYPE.csv`. On a cluster of one type that has none
+the two without a type are read.
 """
 
 import dataclasses
@@ -50,6 +51,11 @@ PUBLISHED_LIMITS: Mapping[str, ProfileLimits] = {
 NO_LIMITS = ProfileLimits()
 
 
+def rotated(placement: Placement) -> Placement:
+    """The lexicographically least of its rotations."""
+    return min(placement[i:] + placement[:i] for i in range(len(placement)))
+
+
 @dataclasses.dataclass(frozen=True)
 class StepTimes:
     """Step times of one application on one GPU type.
@@ -86,9 +92,8 @@ class StepTimes:
 
     def at(self, placement: Placement, local: NDArray[np.int64]) -> Values:
         """Seconds of a step and of its synchronisation, [2, B], at local batches [B]. NaN where nothing covers it."""
-        rotated = min(placement[i:] + placement[:i] for i in range(len(placement)))
-        if rotated in self.listed:
-            known = self.listed[rotated]
+        known = self.listed.get(rotated(placement))
+        if known is not None:
             return np.stack([np.interp(local, known[0], known[1]), np.interp(local, known[0], known[2])])
         nodes = min(len(placement), self.most_nodes)
         return self._between(nodes, sum(placement), local)
@@ -171,8 +176,10 @@ def read_applications(
 
 
 def _application(folder: Path, types: tuple[str, ...], limits: ProfileLimits) -> Application:
-    there = [kind for kind in types if kind == "" or (folder / f"placements-{kind}.csv").exists()]
-    if not there:
+    suffixes = {kind: f"-{kind}" for kind in types if kind and (folder / f"placements-{kind}.csv").exists()}
+    if len(types) == 1:
+        suffixes = suffixes or dict.fromkeys(types, "")
+    if not suffixes:
         raise UserError(f"{folder}: no placements-TYPE.csv for any of {', '.join(types)}")
     runs = sorted(
         (int(match[1]), path) for path in folder.iterdir() if (match := _VALIDATION.fullmatch(path.name)) is not None
@@ -180,13 +187,16 @@ def _application(folder: Path, types: tuple[str, ...], limits: ProfileLimits) ->
     if not runs:
         raise UserError(f"{folder}: no validation-B.csv, should hold a run to the end at one batch size at least")
     tables = [_validation(path) for _, path in runs]
-    epochs = min(len(table) for table in tables)
-    columns = np.stack([table[:epochs] for table in tables])  # V, E, 4
+    lengths = {path: len(table) for table, (_, path) in zip(tables, runs, strict=True)}
+    short, long = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
+    if lengths[short] < lengths[long]:
+        raise UserError(f"{short}: has {lengths[short]} epochs, should have {lengths[long]}, as {long.name} has")
+    columns = np.stack(tables)  # V, E, 4
     if limits.local_batch is not None and limits.local_batch < 1:
         raise UserError(f"{folder}: a largest local batch of {limits.local_batch}, should be at least 1")
     return Application(
         name=folder.name,
-        step_times={kind: _step_times(folder, kind) for kind in there},
+        step_times={kind: _step_times(folder, suffix) for kind, suffix in suffixes.items()},
         batches=np.array([batch for batch, _ in runs]),
         progress=columns[:, :, 0].min(axis=0),
         iterations=columns[:, :, 1],
@@ -213,18 +223,20 @@ def _validation(path: Path) -> Values:
     for row, before, after in zip(rows[1:], values[:-1, 0], values[1:, 0], strict=True):
         if after <= before:
             raise row.fail("progress", f"more than the {before:g} of the epoch before")
+    for row, square, variance in zip(rows, values[:, 2], values[:, 3], strict=True):
+        if square == variance == 0.0:
+            raise row.fail("grad_var", "above 0 where grad_sqr is 0")
     return values
 
 
-def _step_times(folder: Path, kind: str) -> StepTimes:
-    suffix = f"-{kind}" if kind else ""
+def _step_times(folder: Path, suffix: str) -> StepTimes:
     path = folder / f"placements{suffix}.csv"
     listed: dict[Placement, dict[int, tuple[float, float]]] = defaultdict(dict)
     for row in _rows(path, ("placement", "local_bsz", *STEP)):
         text = row.text("placement")
         if not _PLACEMENT.fullmatch(text):
             raise row.fail("placement", "digits from 1 to 9, the GPUs on each node")
-        placement, local = tuple(map(int, text)), row.whole("local_bsz", minimum=1)
+        placement, local = rotated(tuple(map(int, text))), row.whole("local_bsz", minimum=1)
         if local in listed[placement]:
             raise row.fail("local_bsz", "one that this placement has no line for yet")
         listed[placement][local] = _step(row)

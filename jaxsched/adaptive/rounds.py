@@ -147,12 +147,12 @@ def _moved(
 
 
 def play(policy: AllocationPolicy, world: AdaptiveWorld, jobs: AdaptiveJobs, most_rounds: int) -> State:
-    """The state in which all jobs are done, or after `most_rounds`. `jobs` has a leading axis of lists.
+    """The state in which all jobs are done, or `most_rounds` after the first one. `jobs` has a leading axis of lists.
 
     A round is computed for a *window* of jobs only, those in the system: few of a list are there at once. A window
     holds for `CHUNK` rounds. Its size is a power of two, for which there is a compiled program.
     """
-    state = jax.vmap(lambda jobs: start(jobs, world.node_gpus.shape[0], fits=world.fits))(jobs)
+    state = jax.vmap(lambda jobs: start(world, jobs))(jobs)
     size, needed = jobs.real.shape[1], 1
     while needed:
         window = min(max(LEAST_WINDOW, 1 << (needed - 1).bit_length()), size)
@@ -174,7 +174,7 @@ def _play_while_it_suits(
 
     def needed(state: State) -> Int[Array, ""]:
         there = jax.vmap(lambda jobs, state: _in_system(world, jobs, state).sum())(jobs, state).max()
-        going = (state.finish_s == jnp.inf).any() & (state.now_s.max() < most_rounds * world.period_s)
+        going = (state.finish_s == jnp.inf).any() & (state.now_s.max() < world.begin_s + most_rounds * world.period_s)
         return jnp.where(going, jnp.maximum(there, 1), 0)
 
     def suits(carry: tuple) -> Bool[Array, ""]:

@@ -21,7 +21,8 @@ from jaxsched.cluster.outages import Outages
 from jaxsched.errors import UserError
 from jaxsched.semantics import HISTORY
 
-MOST_ROUNDS = 20000
+LATEST_END = 20_000  # rounds after the last submission, in which all jobs have to end
+MOST_ROUNDS = 1_000_000  # in all
 NO_OUTAGES = Outages(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))
 
 
@@ -32,6 +33,10 @@ class Nodes:
     count: int
     gpus: int
     kind: str = ""  # the GPU type, as profiles have it
+
+    def __post_init__(self) -> None:
+        if min(self.count, self.gpus) < 1:
+            raise UserError(f"nodes: {self.count} of {self.gpus} GPUs, should be 1 of 1 GPU at least")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +61,13 @@ class Rules:
     fits: bool = False
     network: Network = NO_NETWORK
     owner: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        given = self.restart_s.values() if isinstance(self.restart_s, Mapping) else [self.restart_s]
+        if not all(0.0 <= value < np.inf for value in given):
+            raise UserError(f"restart_s: {self.restart_s} should be seconds of at least 0")
+        if not 0.0 <= self.interference < 1.0:
+            raise UserError(f"interference: {self.interference} should be a share from 0 to below 1")
 
 
 class Result(NamedTuple):
@@ -88,12 +100,34 @@ def simulate(
     One program for all: lists are padded to the longest.
 
     Raises:
-        UserError: no profile covers what jobs want, or a job can never end.
+        UserError: no profile covers what jobs want, a job can never end, or rules, nodes or lists make no sense.
     """
+    most_rounds = rounds_of(lists, rules.period_s)
     with jax.enable_x64(True):
         world, jobs = build(policy, apps, lists, nodes, rules)
-        states = jax.device_get(play(policy, world, jobs, MOST_ROUNDS))
-    return [_result(of_list, states, i) for i, of_list in enumerate(lists)]
+        states = jax.device_get(play(policy, world, jobs, most_rounds))
+    return [_result(of_list, states, i, rules.period_s) for i, of_list in enumerate(lists)]
+
+
+def rounds_of(lists: Sequence[Sequence[Job]], period_s: float) -> int:
+    """How many rounds are played at most. UserError if those up to the last submission are too many."""
+    if not 0.0 < period_s < np.inf:
+        raise UserError(f"period_s: {period_s} should be a number of seconds above 0")
+    if not all(lists):
+        raise UserError("lists: one has no jobs, should have one at least")
+    last = max((job for jobs in lists for job in jobs), key=lambda job: job.submit_s)
+    rounds = int(np.ceil((last.submit_s - begin_of(lists, period_s)) / period_s)) + LATEST_END
+    if rounds > MOST_ROUNDS:
+        text = (
+            f"at most {(MOST_ROUNDS - LATEST_END) * period_s:,.0f} s after the first job, {MOST_ROUNDS - LATEST_END:,}"
+        )
+        raise last.row.fail("time", f"{text} rounds of {period_s:g} s; take longer ones, or cut the list")
+    return rounds
+
+
+def begin_of(lists: Sequence[Sequence[Job]], period_s: float) -> float:
+    """Seconds at which the first round begins: a whole number of rounds, not after any submission."""
+    return float(np.floor(min(job.submit_s for jobs in lists for job in jobs) / period_s) * period_s)
 
 
 def build(
@@ -104,6 +138,8 @@ def build(
     rules: Rules,
 ) -> tuple[AdaptiveWorld, AdaptiveJobs]:
     """The world, and the lists as arrays with a leading axis."""
+    if not nodes:
+        raise UserError("nodes: there are none, should be one at least")
     whole, fits = policy.placing is whole_nodes, rules.fits
     if fits and not (policy.from_goodput and len(nodes) == 1):
         raise UserError(f"--knows {HISTORY}: {policy.name} cannot go by what jobs predict; pollux can, on one GPU type")
@@ -121,6 +157,7 @@ def build(
         owner=jnp.asarray(rules.owner, jnp.int32),
         node_gpus=jnp.asarray(np.repeat([kind.gpus for kind in nodes], [kind.count for kind in nodes]), jnp.int32),
         node_type=jnp.asarray(np.repeat(np.arange(len(nodes)), [kind.count for kind in nodes]), jnp.int32),
+        begin_s=jnp.asarray(begin_of(lists, rules.period_s)),
         period_s=jnp.asarray(float(rules.period_s)),
         interference=jnp.asarray(float(rules.interference)),
         out_node=jnp.asarray(rules.outages.server, jnp.int32),
@@ -177,13 +214,14 @@ def _range(job: Job, can: Int[np.ndarray, "K"], policy: AllocationPolicy) -> tup
     return int(own[0]), int(own[-1])
 
 
-def _result(jobs: Sequence[Job], states: State, row: int) -> Result:
+def _result(jobs: Sequence[Job], states: State, row: int, period_s: float) -> Result:
     leaves = (states.start_s, states.finish_s, states.service, states.restarts)
     start_s, finish_s, gpu_s, restarts = (np.asarray(leaf)[row, : len(jobs)] for leaf in leaves)
     for job, end in zip(jobs, finish_s, strict=True):
         if end == np.inf:
             raise UserError(
-                f"{job.row.path}, line {job.row.line}: {job.name} is not done after {MOST_ROUNDS:,} rounds: the policy "
-                "gives it no GPUs, no number in its range, or no profile covers its placement"
+                f"{job.row.path}, line {job.row.line}: {job.name} is not done {LATEST_END:,} rounds of {period_s:g} s "
+                "after the last submission: the policy gives it no GPUs, no number or type in its range, no profile "
+                "covers its placement, or rounds are too short"
             )
     return Result(jobs, start_s, finish_s, gpu_s, restarts)

@@ -59,6 +59,7 @@ class AdaptiveWorld(Pytree):
     owner: Int[Array, "N"]  # the list whose jobs may have a node; of size 0 where every list has a cluster of its own
     node_gpus: Int[Array, "N"]
     node_type: Int[Array, "N"]
+    begin_s: Float64[Array, ""]
     period_s: Float64[Array, ""]
     interference: Float64[Array, ""]  # what a job on several nodes loses that shares a node with another such job
     out_node: Int[Array, "O"]  # outages
@@ -95,13 +96,13 @@ class State(Pytree):
         return self.place.sum(-1, dtype=jnp.int32)
 
 
-def start(jobs: AdaptiveJobs, nodes: int, *, fits: bool = False) -> State:
-    """Nobody has GPUs, and the clock stands at 0."""
+def start(world: AdaptiveWorld, jobs: AdaptiveJobs) -> State:
+    """Nobody has GPUs, and the clock stands at the last round before the first job."""
     size = jobs.real.shape[0]
     none, zero, never = jnp.zeros(size, jnp.int32), jnp.zeros(size), jnp.full(size, NEVER)
     return State(
-        now_s=jnp.zeros(()),
-        place=jnp.zeros((size, nodes), jnp.int32),
+        now_s=world.begin_s,
+        place=jnp.zeros((size, *world.node_gpus.shape), jnp.int32),
         kind=none,
         shape=none,
         progress=zero,
@@ -114,6 +115,6 @@ def start(jobs: AdaptiveJobs, nodes: int, *, fits: bool = False) -> State:
         restarts=none,
         widest=none,
         memory=never,
-        seen=jnp.zeros((size, SEEN if fits else 0, 4)),
-        fit=jnp.zeros((size, 7 if fits else 0)),
+        seen=jnp.zeros((size, SEEN if world.fits else 0, 4)),
+        fit=jnp.zeros((size, 7 if world.fits else 0)),
     )

@@ -18,6 +18,7 @@ from jaxsched.pytree import Pytree, on_device
 CANDIDATES = 50  # batch sizes that a job with a choice looks at, as in Pollux' code
 EVERY_NODES = 16  # up to here a job may have any number of whole nodes
 LISTED_NODES = 4  # placements on more nodes count by nodes and GPUs only
+MOST_LISTED = 9  # GPUs of a node: a digit of `placements.csv`
 _ROUND = 1e-9  # below this a ratio is taken to be whole
 
 
@@ -63,6 +64,9 @@ def shapes_of(node_gpus: Sequence[int], nodes: int, most_gpus: int, *, whole: bo
         nodes: the most nodes of a job.
         most_gpus: the most GPUs of a job.
         whole: jobs have `widths` only, and share no node where they have several.
+
+    Raises:
+        UserError: nodes have more GPUs than a digit of a placement says.
     """
     per_node = max(node_gpus)
     found: dict[Placement, int] = {}
@@ -74,6 +78,9 @@ def shapes_of(node_gpus: Sequence[int], nodes: int, most_gpus: int, *, whole: bo
                 if len(placement) <= nodes:
                     of_size[len(placement), gpus] = found.setdefault(placement, len(found))
         return Shapes(tuple(found), np.zeros(0, np.int32), of_size)
+    if per_node > MOST_LISTED:
+        text = f"nodes of {per_node} GPUs: should have at most {MOST_LISTED} where a policy may place a job on any GPUs"
+        raise UserError(f"{text}, for profiles list no others; pollux and sia can play this")
     of_code = np.zeros((LISTED_NODES + 1) ** per_node, np.int32)
     for count in range(1, min(nodes, LISTED_NODES) + 1):
         for placement in itertools.combinations_with_replacement(range(per_node, 0, -1), count):
@@ -182,7 +189,7 @@ def make_tables(
                 goodput[m, t, gpus, : app.epochs], _, update_s[m, t, gpus] = found[fewest_nodes(gpus, width)]
     _check_holes(plans, apps, goodput)
     if len(shapes.of_code):
-        _check_spread(plans, apps, shapes, node_gpus, goodput, speed)
+        _check_spread(plans, apps, shapes, types, node_gpus, goodput, speed)
     of_plans = [apps[plan.application] for plan in plans]
     return Tables(
         epochs=on_device([app.epochs for app in of_plans], np.int32),
@@ -244,6 +251,7 @@ def _check_spread(
     plans: Sequence[Plan],
     apps: Mapping[str, Application],
     shapes: Shapes,
+    types: Sequence[str],
     node_gpus: Sequence[int],
     goodput: Values,
     speed: Values,
@@ -251,11 +259,11 @@ def _check_spread(
     """Where jobs may be put on any nodes, a job that no step time is known for would hold its GPUs and stand still."""
     gpus = np.array([sum(placement) for placement in shapes.placements])
     for plan, reached, known in zip(plans, goodput[..., 0], speed[..., 0], strict=True):
-        for t, width in enumerate(node_gpus):
+        for t, (kind, width) in enumerate(zip(types, node_gpus, strict=True)):
             fits = np.array([max(placement) <= width for placement in shapes.placements])
             missing = np.flatnonzero(fits & (reached[t][gpus] > 0) & (known[t] == 0))
             if len(missing):
-                where = list(apps[plan.application].step_times.values())[t].where
+                where = apps[plan.application].step_times[kind].where
                 raise UserError(
                     f"{where}: has a hole, no step time for {gpus[missing[0]]} GPUs as "
                     f"{'+'.join(map(str, shapes.placements[missing[0]]))} on nodes, as a policy may place them"

@@ -12,10 +12,12 @@ from jaxtyping import Float, Float32, Float64
 
 from jaxsched.calibration.data import Format, read_table
 from jaxsched.calibration.fitting import minimize
+from jaxsched.errors import UserError
 from jaxsched.io import cards
 from jaxsched.workload.rows import Row
 from jaxsched.workload.transformer import CONSTANTS, MOST, VOCABULARY, WHAT, Card, Plans, predict_iteration_s
 
+WORST = 10.0  # relative error of a row; beyond, some rows are not what the formula is for
 STEPS, LEARNING_RATE, SOFTNESS = 3000, 0.03, 0.03  # softness: of the relative error, squares below, absolute above
 PRIOR = 1e-5  # keeps what the rows do not determine near where it starts
 
@@ -61,6 +63,9 @@ def fit_constants(plans: Plans, seconds: Float[np.ndarray, "D"], server_gpus: in
     """The constants that all rows give: least relative errors, rows on one server weighing as much as those on several.
 
     The same on the same kind of machine, bit for bit.
+
+    Raises:
+        UserError: nothing like these times comes out of the formula.
     """
     many = plans.gpus > server_gpus
     weight = np.where(many, 1 / max(many.sum(), 1), 1 / max((~many).sum(), 1))
@@ -74,7 +79,12 @@ def fit_constants(plans: Plans, seconds: Float[np.ndarray, "D"], server_gpus: in
         return (weight * robust).sum() + PRIOR * prior
 
     found = jax.jit(lambda: minimize(loss, start, steps=STEPS, learning_rate=LEARNING_RATE))()
-    return {name: float(np.exp(value)) for name, value in jax.tree.map(float, found).items()}
+    constants = {name: float(np.exp(value)) for name, value in jax.tree.map(float, found).items()}
+    worst = errors(predict_iteration_s(constants, plans, server_gpus), seconds)["worst"]
+    if not worst <= WORST or not all(0 < value < np.inf for value in constants.values()):
+        text = f"no constants suit all rows, one time is off by {worst:.3g} times itself"
+        raise UserError(f"{text}; they should be in milliseconds, of one kind of hardware")
+    return constants
 
 
 def _flop(plans: Plans) -> Float[np.ndarray, "D"]:

@@ -1,6 +1,7 @@
 """`jaxsched step-time`: iteration times of transformers by plan; `jaxsched placement`: step times by placement."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -138,6 +139,7 @@ class PredictPlan:
     def run(self) -> None:
         """Read, predict, print, write. UserError on any mistake."""
         from jaxsched.cli.output import check_report, write_report
+        from jaxsched.errors import UserError
         from jaxsched.workload.transformer import iteration_parts, load_constants, make_plans
 
         check_report(self.json)
@@ -145,7 +147,8 @@ class PredictPlan:
         plans, card = make_plans(**plan), load_constants(self.model)
         parts = iteration_parts(card.constants, plans, card.server_gpus)
         seconds = {name: float(part[0]) for name, part in parts.items()}
-        whole = sum(seconds.values())
+        if not math.isfinite(whole := sum(seconds.values())):
+            raise UserError("its iteration is longer than numbers can say; give sizes of a model and batches that are")
         for name, part in seconds.items():
             print(f"{name:10} {part:10.4f} s {part / whole:6.1%}")
         print(f"{'iteration':10} {whole:10.4f} s on {int(plans.gpus[0])} GPUs ({card.hardware or 'unknown hardware'})")

@@ -175,7 +175,16 @@ def read_gpu_speeds(path: str | Path) -> dict[str, float]:
     for name in content:
         if not isinstance(name, str) or not re.search("[A-Za-z0-9]", name) or len(name) > 256:
             raise UserError(f"{path}: {str(name)[:40]!r} should be a name; the file is {example}")
+    check_spelling(content, str(path))
     return {name: check_positive(speed, str(path), name) for name, speed in content.items()}
+
+
+def check_spelling(names: Iterable[str], where: str) -> None:
+    """UserError for a known type in other letters: it would be a type by itself, and the known one keep its speed."""
+    known = {name.casefold(): name for name in GPU_SPEEDS}
+    for name in names:
+        if known.get(name.casefold(), name) != name:
+            raise UserError(f"{where}: {name!r} should be spelled {known[name.casefold()]}")
 
 
 def numbered_types(types: Iterable[str]) -> dict[str, int]:

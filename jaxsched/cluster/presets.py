@@ -28,7 +28,7 @@ import msgspec
 from msgspec import Meta
 
 from jaxsched.border import checked, perhaps
-from jaxsched.cluster.gpu_types import GPU_SPEEDS, known_speed, read_gpu_speeds
+from jaxsched.cluster.gpu_types import GPU_SPEEDS, check_spelling, known_speed, read_gpu_speeds
 from jaxsched.cluster.inventory import Inventory, make_inventory, read_csv
 from jaxsched.cluster.servers import MAX_SERVERS, Server, default_schedulers, named_rows, pad_rows, partition_rows
 from jaxsched.cluster.topologies import TOPOLOGIES, TRAY, find_blocks
@@ -61,6 +61,7 @@ class File(msgspec.Struct):
 def read_cluster_file(path: str | Path, gpu_speeds: Mapping[str, float] = GPU_SPEEDS) -> Inventory:
     """The inventory that a native YAML file describes; raises `UserError` for whatever is wrong with it."""
     content = _load(path)
+    check_spelling(content.gpu_speeds, str(path))
     speeds = {**gpu_speeds, **content.gpu_speeds}
     servers = _servers(content.servers, f"{path}: servers", speeds)
     topology = _topology(content.topology, f"{path}: topology", servers)

@@ -220,6 +220,9 @@ def _planned_model(entry: Mapping[str, Any], where: str, name: str, further: dic
         raise bad_field(where, "step_time", folder, "a folder of constants, as `jaxsched step-time fit` writes it")
     if folder != SHIPPED and not further["gpu_type"]:
         raise UserError(f"{where}: has step_time and no gpu_type; it must say on which type the constants are")
+    if folder == SHIPPED and further["gpu_type"] not in ("", plans.GPU_TYPE):
+        text = f"has gpu_type {further['gpu_type']} and no step_time, whose constants are then of {plans.GPU_TYPE}"
+        raise UserError(f"{where}: {text}; fit some to measurements, or leave gpu_type out")
     try:
         made = plans.profile_of(name, model, plan, load_constants(folder))
     except UserError as error:

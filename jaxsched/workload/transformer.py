@@ -156,4 +156,6 @@ def load_constants(name: str | Path) -> Card:
     card: Card = convert(Card, cards.read_card(cards.locate(name, WHAT), WHAT), f"{WHAT} {name}: {CARD_FILE}")
     if card.constants.keys() != CONSTANTS.keys() or not all(0 < value < np.inf for value in card.constants.values()):
         raise UserError(f"{WHAT} {name}: {CARD_FILE}: constants should be positive numbers for {', '.join(CONSTANTS)}")
+    if not 0 < card.mean_flop_s < np.inf:
+        raise UserError(f"{WHAT} {name}: {CARD_FILE}: mean_flop_s is {card.mean_flop_s}, should be a positive number")
     return card

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import jaxsched
-from jaxsched.adaptive.compare import parts_of, write_jobs
+from jaxsched.adaptive.compare import outages_of, parts_of, write_jobs
 from jaxsched.adaptive.policies import POLICIES
 from jaxsched.adaptive.profiles import read_applications
-from jaxsched.adaptive.simulate import Nodes, Result, simulate
+from jaxsched.adaptive.simulate import Nodes, Result, Rules, simulate
 from jaxsched.adaptive.tables import widths
 from jaxsched.adaptive.view import AllocationPolicy, _whole, most_free, whole_nodes
 from jaxsched.adaptive.workload import Job, read_workload
@@ -93,6 +93,9 @@ def test_what_can_never_run(name, job, said, folder, tmp_path):
         ("scalability.csv", "num_nodes,num_replicas,local_bsz,step_time,sync_time\n3,2,4,1,0\n", "num_replicas: '2'"),
         ("validation-8.csv", "progress,iteration,grad_sqr,grad_var\n5,1,1,1\n5,2,1,1\n", "line 3, progress: '5'"),
         ("validation-8.csv", "progress,iteration,grad_sqr,grad_var\n", "no rows"),
+        ("validation-8.csv", "progress,iteration,grad_sqr,grad_var\n5,1,0,0\n", "grad_var: '0' should be above 0"),
+        ("validation-8.csv", "progress,iteration,grad_sqr,grad_var\n5,1,1,1\n", "has 1 epochs, should have 5"),
+        ("placements.csv", "placement,local_bsz,step_time,sync_time\n12,4,1,0\n21,4,2,0\n", "line 3, local_bsz: '4'"),
     ],
 )
 def test_mistakes_of_a_profile(file, text, said, tmp_path):
@@ -101,6 +104,91 @@ def test_mistakes_of_a_profile(file, text, said, tmp_path):
     with pytest.raises(UserError) as error:
         read_applications(tmp_path)
     assert said in str(error.value) and "\n" not in str(error.value) and file in str(error.value)
+
+
+def run_times(policy, apps, nodes, path, **rules):
+    (result,) = simulate(POLICIES[policy], apps, [read_workload(path, apps)], nodes, Rules(**rules))
+    return result.jct_s
+
+
+def test_a_cluster_of_one_type_has_its_own_profile(folder, tmp_path):
+    """Before: `placements.csv` was read, whatever the type."""
+    write_profiles(tmp_path / "profiles", np.random.default_rng(3), kinds=("", "T4"))
+    (tmp_path / "cluster.yaml").write_text(f"servers: [{{count: {NODES}, groups: [{PER_NODE}], gpu_type: T4}}]\n")
+    options = ["--cluster", str(tmp_path / "cluster.yaml"), "--workload", str(folder / "workload.csv"), "--policy"]
+    options += ["equal", "--schedulers", "1", "--interference", "none", "--jobs-out", str(tmp_path / "jobs.csv")]
+    main(["simulate", "--profiles", str(tmp_path / "profiles"), *options])
+    found = np.loadtxt(tmp_path / "jobs.csv", delimiter=",", skiprows=1, usecols=5)
+    for kind, same in (("T4", True), ("", False)):
+        apps, nodes = read_applications(tmp_path / "profiles", (kind,)), (Nodes(NODES, PER_NODE, kind),)
+        assert np.allclose(run_times("equal", apps, nodes, folder / "workload.csv"), found) == same
+    (only,) = read_applications(folder / "profiles", ("V100",))["small"].step_times
+    assert only == "V100"
+
+
+def test_the_hours_before_the_first_job_change_nothing(folder, tmp_path):
+    """Before: no round was played after 20,000, and outages counted from 0."""
+    header, *lines = (folder / "workload.csv").read_text().splitlines()
+    rows = [dict(zip(header.split(","), line.split(","))) for line in lines]
+    late = [",".join((row | {"time": str(float(row["time"]) + 2_400_000)}).values()) for row in rows]
+    (tmp_path / "late.csv").write_text("\n".join([header, *late, ""]))
+    apps, nodes = read_applications(folder / "profiles"), (Nodes(NODES, PER_NODE),)
+    soon = run_times("equal", apps, nodes, folder / "workload.csv")
+    np.testing.assert_allclose(run_times("equal", apps, nodes, tmp_path / "late.csv"), soon)
+    (tmp_path / "out.csv").write_text("server,from_s,to_s\n" + "".join(f"server{n},0,3600\n" for n in range(NODES)))
+    options = ["--profiles", str(folder / "profiles"), "--cluster", str(folder / "cluster.yaml"), "--policy", "equal"]
+    options += ["--outages", str(tmp_path / "out.csv"), "--interference", "none", "--jobs-out"]
+    main(["simulate", "--workload", str(folder / "workload.csv"), *options, str(tmp_path / "a.csv")])
+    main(["simulate", "--workload", str(tmp_path / "late.csv"), *options, str(tmp_path / "b.csv")])
+    a, b = (np.loadtxt(tmp_path / f"{name}.csv", delimiter=",", skiprows=1, usecols=5) for name in "ab")
+    np.testing.assert_allclose(a, b)
+    assert a[0] > 3600
+
+
+def test_what_makes_no_sense_is_one_line(folder, tmp_path):
+    apps, path = read_applications(folder / "profiles"), tmp_path / "workload.csv"
+    path.write_text(f"{HEADER}\na,1,small,1,16\nb,90000000,small,1,16\n")
+    nodes = (Nodes(NODES, PER_NODE),)
+    for said, call in {
+        "at most 58,800,000 s after the first job, 980,000 rounds": lambda: run_times("equal", apps, nodes, path),
+        "period_s: 0.0 should be": lambda: run_times("equal", apps, nodes, path, period_s=0.0),
+        "restart_s: -1 should be": lambda: Rules(restart_s=-1),
+        "interference: 1.5 should be": lambda: Rules(interference=1.5),
+        "nodes: 1 of 0 GPUs": lambda: Nodes(1, 0),
+        "nodes: there are none": lambda: run_times("equal", apps, (), folder / "workload.csv"),
+        "lists: one has no jobs": lambda: simulate(POLICIES["equal"], apps, [[]], nodes),
+        "nodes of 16 GPUs: should have at most 9": lambda: run_times(
+            "equal", apps, (Nodes(2, 16),), folder / "workload.csv"
+        ),
+    }.items():
+        with pytest.raises(UserError, match=said):
+            call()
+
+
+def test_a_hole_of_the_second_type_names_its_file(tmp_path):
+    """Before: an IndexError, or another type's file."""
+    write_profiles(tmp_path / "profiles", np.random.default_rng(3), kinds=("B",))
+    measured = tmp_path / "profiles" / "small"
+    rows = [f"{place},{b},0.1,0.01" for place in ("1", "2", "3", "4") for b in (4, 16)]
+    (measured / "placements-B.csv").write_text("\n".join(["placement,local_bsz,step_time,sync_time", *rows, ""]))
+    (measured / "scalability-B.csv").write_text(
+        "num_nodes,num_replicas,local_bsz,step_time,sync_time\n2,8,4,0.1,0.01\n2,8,16,0.1,0.01\n"
+    )
+    path = tmp_path / "workload.csv"
+    path.write_text(f"{HEADER}\na,1,small,1,16\n")
+    apps, nodes = read_applications(tmp_path / "profiles", ("A", "B")), (Nodes(2, 4, "A"), Nodes(2, 4, "B"))
+    mine = AllocationPolicy("mine", POLICIES["equal"].allocate, most_free)
+    with pytest.raises(UserError, match=r"placements-B\.csv: has a hole"):
+        simulate(mine, apps, [read_workload(path, apps)], nodes)
+
+
+def test_placements_are_found_in_every_rotation(tmp_path):
+    write_profiles(tmp_path, np.random.default_rng(3))
+    path = tmp_path / "small" / "placements.csv"
+    before = read_applications(tmp_path)["small"].step_times[""]
+    path.write_text(path.read_text().replace("\n24,", "\n42,"))
+    after = read_applications(tmp_path)["small"].step_times[""]
+    assert (2, 4) in before.listed and before.listed.keys() == after.listed.keys()
 
 
 def test_a_profile_with_a_hole(tmp_path):
@@ -245,7 +333,7 @@ def test_a_number_that_a_job_may_not_have_is_none(placing, waits, folder, tmp_pa
 
 
 def test_outages_of_a_command(folder, tmp_path, capsys):
-    """All nodes are out from 100 s to 1,000 s: whatever has not ended by then starts again at 1,020 s."""
+    """All nodes are out from 100 s to 1,000 s; whatever has not ended by then starts again at the next round."""
     options = ["--profiles", str(folder / "profiles"), "--cluster", str(folder / "cluster.yaml"), "--policy", "equal"]
     options += ["--workload", str(folder / "workload.csv"), "--interference", "none", "--jobs-out"]
     (tmp_path / "out.csv").write_text(
@@ -271,14 +359,15 @@ def test_outages_are_those_of_the_named_server(tmp_path):
     inventory = get_inventory(str(tmp_path / "cluster.yaml"), None)
     given = {"failures": None, "schedulers": None, "cluster": "c.yaml", "interference": "none"}
     command = SimpleNamespace(outages=str(tmp_path / "out.csv"), **given)
-    (part,) = parts_of(command, inventory)
-    assert part.outages.server.tolist() == [2, 1] and part.outages.from_s.tolist() == [1, 3]
+    outages = outages_of(command, inventory, [SimpleNamespace(submit_s=100.0)])
+    (part,) = parts_of(command, inventory, outages)
+    assert part.outages.server.tolist() == [2, 1] and part.outages.from_s.tolist() == [101, 103]
     command.schedulers = 2
-    first, second = parts_of(command, inventory)
+    first, second = parts_of(command, inventory, outages)
     assert [kind.kind for kind in (*first.nodes, *second.nodes)] == ["T4", "V100", "T4"]
     assert (first.outages.server.tolist(), second.outages.server.tolist()) == ([1], [0])
     command.interference = "default"
-    (both,) = parts_of(command, inventory)
+    (both,) = parts_of(command, inventory, outages)
     assert both.outages.server.tolist() == [2, 1] and both.owner == (0, 1, 0) and both.schedulers == (0, 1)
 
 

@@ -113,7 +113,7 @@ def test_what_holds_of_every_round(folder):
                 after = rounds.one_round(POLICIES["pollux"], world, jobs, state)
                 return after, after
 
-            return jax.lax.scan(step, start(jobs, NODES), length=60)[1]
+            return jax.lax.scan(step, start(world, jobs), length=60)[1]
 
         states = jax.device_get(jax.jit(jax.vmap(play))(jobs))
     gpus, now_s = states.place.sum(-1), states.now_s[:, :, None]

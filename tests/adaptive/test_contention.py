@@ -174,7 +174,7 @@ def test_two_jobs_between_two_racks(thinner, tmp_path):
         one = jax.tree.map(lambda leaf: leaf[0], lists)
         for count in (1, 2):
             place = jnp.asarray([[1, 1], [1, 1] if count > 1 else [0, 0]], jnp.int32)
-            state = start(one, 2).replace(place=place, shape=shape_of(world, place))
+            state = start(world, one).replace(place=place, shape=shape_of(world, place))
             row = jnp.zeros(2, jnp.int32)
             share = np.where(place.sum(-1) > 0, share_of(world, one, state, row), 0.0)
             use = thinner * share / (1.0 + share * (thinner - 1.0))

@@ -100,6 +100,19 @@ def test_refused(tmp_path, text, wanted):
     assert str(path) in str(error.value) and wanted in str(error.value)
 
 
+def test_times_that_nothing_suits_are_refused(tmp_path, capsys):
+    """Before: seconds in the column of milliseconds gave constants that are no numbers, and these were written."""
+    (tmp_path / "seconds.csv").write_text(HEADER + ROW.replace("250", "0.00025") + ROW.replace("250", "250000000"))
+    with pytest.raises(SystemExit) as end:
+        main(["step-time", "fit", "--data", str(tmp_path / "seconds.csv"), "--out", str(tmp_path / "mine")])
+    error = capsys.readouterr().err
+    assert end.value.code == 2 and "they should be in milliseconds" in error and error.count("\n") == 1
+    assert not (tmp_path / "mine").exists()
+    with pytest.raises(SystemExit) as end:
+        main(["step-time", "predict", *(f"--{name.replace('_', '-')}={2**20}" for name in PLAN)])
+    assert end.value.code == 2 and capsys.readouterr().err.count("\n") == 1
+
+
 def test_a_plan_that_does_not_divide_is_refused():
     for wrong, wanted in [
         (dict(pipeline=3), "pipeline 3: should divide layers, 8"),

@@ -101,3 +101,11 @@ def test_a_file_of_speeds_that_is_none(write, text: str) -> None:
     with pytest.raises(UserError) as error:
         read_gpu_speeds(path)
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["{a100: 2}", "{rtx-2080-ti: 1.5, L40S: 2}"])
+def test_a_known_type_in_other_letters_is_refused(write, text: str) -> None:
+    """Before: it was another type, and A100 kept its speed."""
+    for kind, content in ((read_gpu_speeds, text), (get_cluster, f"servers: [{{gpu_type: A100}}]\ngpu_speeds: {text}")):
+        with pytest.raises(UserError, match=r"should be spelled (A100|RTX-2080-Ti)$"):
+            kind(write("some.yaml", content))

@@ -111,6 +111,7 @@ def test_memory_by_hand():
         ("tensor: 2", "all_reduce: star", "all_reduce 'star': should be one of ring, hierarchical, tree"),
         ("    plan: {", "    compute_s: 1\n    plan: {", "leave compute_s out"),
         ("    plan: {", "    step_time: runs/mine\n    plan: {", "has step_time and no gpu_type"),
+        ("    plan: {", "    gpu_type: H100\n    plan: {", "has gpu_type H100 and no step_time"),
         ("    transformer", "    aliases", "has no transformer"),
     ],
 )

@@ -205,7 +205,7 @@ def find_item(fitted: Fitted, name: str, hardware: str) -> tuple[Item, str]:
     if fitted.kind == GPU:
         asked = gpu_item(hardware, name, 1.0)
         family = [item for item in here.values() if item.family.lower() == asked.family.lower()]
-        if family and asked.scale[0] > 0:
+        if family and asked.family != asked.name:
             return _rescale(family, asked), "family"
         if name.lower() in MODEL_NAMES or any(name.lower() in row.aliases for row in CATALOGUE):
             return catalogue_item(fitted, model_index(name), hardware)
