@@ -79,7 +79,7 @@ class JaxMarlEnv(MultiAgentEnv):
 
     @functools.partial(jax.jit, static_argnums=0)
     def get_avail_actions(self, state: Turn) -> ByAgent:
-        """bool[A] for each agent: the legal lines of its menu, of which the last, to wait, always is one."""
+        """bool[A] for each agent: the legal lines of its menu; the last is to wait."""
         return self._name_rows(self.inner.seen(state)["mask"])
 
     def get_world_state(self, state: Turn) -> Array:

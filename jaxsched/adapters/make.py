@@ -170,12 +170,17 @@ def _jobs_options(
     return {**options, "seeds": seeds, **({"num_jobs": num_jobs or NUM_JOBS} if named else {})}
 
 
+SWITCH = "interference"  # of the reward's weights the one that is no number
+
+
 def _weights(given: Mapping[str, Any]) -> RewardWeights:
     """Weights of these terms. UserError if one is unknown or no number, or if all are 0."""
     known = list(inspect.signature(reward_weights).parameters)
-    good = isinstance(given, Mapping) and set(given) <= set(known) and any(given.values())
-    if not good or not all(isinstance(value, Real) and math.isfinite(value) for value in given.values()):
-        raise UserError(
-            f"make: reward: {given} should give numbers to some of {', '.join(known)}, such as {{'lost': 1}}"
-        )
+    good = isinstance(given, Mapping) and set(given) <= set(known)
+    terms = {name: value for name, value in given.items() if name != SWITCH} if good else {}
+    if not any(terms.values()) or not all(isinstance(one, Real) and math.isfinite(one) for one in terms.values()):
+        terms = ", ".join(name for name in known if name != SWITCH)
+        raise UserError(f"make: reward: {given} should give numbers to some of {terms}, such as {{'lost': 1}}")
+    if not isinstance(given.get(SWITCH, True), bool):
+        raise UserError(f"make: reward: {SWITCH}: {given[SWITCH]!r} should be True or False")
     return reward_weights(**given)

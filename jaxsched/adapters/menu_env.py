@@ -274,6 +274,8 @@ class MenuEnv:
     def _play(
         self, turn: Turn, action: Int32[Array, "P"], params: Episodes
     ) -> tuple[State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
+        if jnp.shape(action) != (agents := turn.menu.mask.shape[:1]):
+            raise UserError(f"action: has shape {jnp.shape(action)}, should be {agents}: an option of each scheduler")
         choice = _choice(turn.observation, turn.menu, action)
         act = to_action(turn.state, turn.observation, turn.menu, choice)
         played = _note_illegal(turn.played, (~choice.act & ~self._waits(turn, action)).sum(dtype=jnp.int32))

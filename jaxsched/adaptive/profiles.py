@@ -6,8 +6,8 @@ The layout is that of Pollux' and Sia's profiles (`petuum/adaptdl`, branch osdi2
     scalability.csv     num_nodes,num_replicas,local_bsz,step_time,sync_time
     validation-B.csv    progress,iteration,grad_sqr,grad_var; one line per epoch of a run at batch size B
 
-With GPU types the first two are `placements-TYPE.csv` and `scalability-TYPE.csv`. On a cluster of one type that has none
-the two without a type are read.
+With GPU types the first two are `placements-TYPE.csv` and `scalability-TYPE.csv`. On a cluster of one type those
+without a type are read if it has none of its own.
 """
 
 import dataclasses

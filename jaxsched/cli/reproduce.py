@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import tyro
 
@@ -132,6 +132,7 @@ def _network_plan(folder: Path) -> "tuple[Known, list[str]]":
     card = read_card(folder)
     figures = convert(list[Evaluation], card.get("figures", []), f"checkpoint {folder}: figures")
     config = from_saved(card.get("config", {}), f"checkpoint {folder}: config")
+    _check_files(folder, card)
     ppo, check = config.ppo, config.validation
     rounds = ppo.chunks * ppo.num_envs * ppo.steps
     seed = config.seed if check.seed is None else check.seed
@@ -145,6 +146,20 @@ def _network_plan(folder: Path) -> "tuple[Known, list[str]]":
         f"validates: {check.seeds} worlds of seed {seed}, {check.jobs} jobs each, every {check.every} chunks; the card"
         f" has {'none' if best is None else f'{best:,.1f} s'}",
     ]
+
+
+def _check_files(folder: Path, card: dict[str, Any]) -> None:
+    """UserError if a file that the training began with is not there, or another one is in its place."""
+    from jaxsched.errors import UserError
+    from jaxsched.io.cards import find_changed, named_files
+    from jaxsched.io.schema import convert
+
+    files = convert(dict[str, str], card.get("files", {}), f"checkpoint {folder}: files")
+    there = named_files(list(files))
+    if lost := next((name for name in files if name not in there), None):
+        raise UserError(f"checkpoint {folder}: was trained with {lost}, which is not there; run this from its folder")
+    if changed := find_changed(files, list(files)):
+        raise UserError(f"checkpoint {folder}: was trained with {changed}, which holds something else now")
 
 
 def _evolved_plan(what: str, folder: Path) -> "tuple[Known, list[str]]":
@@ -214,6 +229,7 @@ def _network_anew(folder: Path, out: Path) -> Anew:
     provide_devices()
     card = read_card(folder)
     config = from_saved(card.get("config", {}), f"checkpoint {folder}: config")
+    _check_files(folder, card)
     with Display(["train"], config.ppo.chunks, "chunks") as display:
         policy = train_or_resume(config, out, report=reporter(display, config), begin=compiling(display))
     return policy, [("validation", card.get("validation_jct_s"), read_card(policy)["validation_jct_s"])]

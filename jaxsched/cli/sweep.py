@@ -70,6 +70,8 @@ class Sweep(ExecutorOptions):
             raise UserError("--memory: is for --plan, give that, too")
         if self.plan and self.table:
             raise UserError("--plan, --table: give one of them")
+        if (self.plan or self.table) and (self.on != "local" or self.ask):
+            raise UserError("--on, --ask: say where points run, and --plan and --table run none; leave them out")
         plan = load_sweep(self.file)
         if self.out is not None:
             plan = dataclasses.replace(plan, out=self.out)

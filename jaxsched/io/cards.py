@@ -4,7 +4,11 @@ Every card says `what` the folder holds, the `schema` and the `versions` that it
 the same bytes.
 """
 
+import functools
+import hashlib
 import json
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +144,50 @@ def read_card(folder: Path, what: str) -> dict[str, Any]:
     if head.schema != SCHEMA:
         raise UserError(f"{what} {folder}: schema {head.schema}, this version reads schema {SCHEMA}")
     return card
+
+
+def digest(content: Any) -> str:
+    """The first characters of the SHA-256 of `content` as JSON, and of the files and folders that it names."""
+    text, named = json.dumps(content, sort_keys=True), named_files(content)
+    return hashlib.sha256((text + json.dumps(named, sort_keys=True) * bool(named)).encode()).hexdigest()[:16]
+
+
+def named_files(content: Any) -> dict[str, str]:
+    """Digests of the files, and of the folders with a card, that texts of `content` name: name -> SHA-256."""
+    names = [text.partition(".py:")[0] + ".py" * (".py:" in text) for text in _texts(content)]
+    found = {name: _digest_file(name, *os.stat(name)[6:]) for name in names if os.path.isfile(name)}
+    return found | {name: _digest_folder(Path(name)) for name in names if os.path.isfile(Path(name) / CARD_FILE)}
+
+
+def find_changed(files: Mapping[str, str], content: Any) -> str | None:
+    """The first name of which `files`, an earlier `named_files`, and those of `content` now say another digest."""
+    now = named_files(content)
+    return next((name for name, was in sorted(files.items()) if now.get(name, was) != was), None)
+
+
+def _texts(content: Any) -> Iterator[str]:
+    """All texts in lists and values of mappings, however deep."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, Mapping | list | tuple):
+        for one in content.values() if isinstance(content, Mapping) else content:
+            yield from _texts(one)
+
+
+@functools.lru_cache(maxsize=256)
+def _digest_file(name: str, *stat: float) -> str:
+    """`stat`: its size and times; where they are the same, so is it."""
+    with open(name, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _digest_folder(folder: Path) -> str:
+    """Of its weights, and of what its card says but for figures, which may be added later."""
+    card = parse_json(read_text(folder / CARD_FILE, MOST_CARD_BYTES), CARD_FILE)
+    said = {key: value for key, value in card.items() if key != "figures"} if isinstance(card, dict) else card
+    path = str(folder / WEIGHTS_FILE)
+    weights = _digest_file(path, *os.stat(path)[6:]) if os.path.isfile(path) else ""
+    return hashlib.sha256((json.dumps(said, sort_keys=True) + weights).encode()).hexdigest()
 
 
 def _write_card(folder: Path, card: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from jax import Array
 from jaxtyping import Float32, PyTree
 
 from jaxsched.errors import UserError
+from jaxsched.io.cards import named_files
 from jaxsched.io.files import write_text
 from jaxsched.io.json_file import append, read_rows, truncate
 from jaxsched.learning.chunk import Metrics, chunk, initial, place_state, validate
@@ -80,6 +81,8 @@ def train(
         require_step(run_dir / STATE_FOLDER)
     elif has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
+    elif (run_dir / POLICY_FOLDER).exists():
+        raise UserError(f"run {run_dir}: holds the policy of a run whose {STATE_FOLDER} is gone; choose another folder")
     config = settle_path(config)
     setting = make_setting(config, debug_checks)
     wait_for_all("looked")  # before another process puts a run there
@@ -141,7 +144,7 @@ def _begin(
     """The state to go on from, the newest of the folder or a fresh one; the folder's logs end where it does."""
     state = programs.initial()
     run_dir.mkdir(parents=True, exist_ok=True)
-    if not has_untrained(run_dir):
+    if not (resume and has_untrained(run_dir)):  # what is there otherwise is of a run that ended before its first step
         first = programs.place(state)
         jct_s = programs.validate(first.weights)
         if is_first():
@@ -198,6 +201,7 @@ def write_policy(
     racks = params.cluster.rack_id.shape[1]
     card = {
         "config": to_dict(config),
+        "files": named_files(to_dict(config)),
         "chunk": int(state.chunk),
         "validation_jct_s": float(state.best_jct_s) if math.isfinite(state.best_jct_s) else None,
         "device": jax.devices()[0].device_kind,

@@ -24,6 +24,7 @@ from jaxtyping import Float32, Int32, PyTree, UInt32
 from jaxsched.env.stages import Playing
 from jaxsched.env.state import State
 from jaxsched.errors import UserError
+from jaxsched.io.cards import find_changed, named_files
 from jaxsched.io.files import shorten
 from jaxsched.io.schema import convert
 from jaxsched.learning.config import TrainConfig, from_saved, to_dict, validate
@@ -42,6 +43,7 @@ class _About(msgspec.Struct):
     schema: int
     config: dict[str, Any]
     versions: dict[str, str]
+    files: dict[str, str] = {}  # that the config names, with their digests; of runs from before none
 
 
 class TrainState(Pytree):
@@ -80,7 +82,8 @@ def save(folder: Path, state: TrainState, config: TrainConfig, chunks: int | Non
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _BESIDE_BYTES
     if shutil.disk_usage(folder).free < needed:  # told before Orbax's threads run into it, each in its own words
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, a step needs {needed / 2**20:,.0f} MiB")
-    about = {"schema": SCHEMA, "config": to_dict(config), "versions": versions()}
+    content = to_dict(config)
+    about = {"schema": SCHEMA, "config": content, "versions": versions(), "files": named_files(content)}
     with _signals_later(), _plain_errors(), _manager(folder) as manager:
         args = ocp.args.Composite(state=ocp.args.StandardSave(_without_empty(state)), about=ocp.args.JsonSave(about))
         manager.save(int(state.chunk) if chunks is None else chunks, args=args)
@@ -163,12 +166,17 @@ def _read(folder: Path, **items: Any) -> Any:
 
 
 def read_saved_config(folder: Path) -> TrainConfig:
-    """The config that the newest step was made with; UserError if there is none or its schema is another."""
+    """The config that the newest step was made with.
+
+    UserError if there is none, its schema is another, or a file that it names holds something else now.
+    """
     if not folder.is_dir():
         raise UserError(f"run {folder.parent}: no folder {folder.name}; --resume takes the folder of an earlier run")
     require_step(folder)
     about = convert(_About, _read(folder, about=ocp.args.JsonRestore()).about, f"run {folder.parent}: about")
     if about.schema != SCHEMA:
         raise UserError(f"run {folder.parent}: schema {about.schema}, this version reads schema {SCHEMA}")
+    if changed := find_changed(about.files, about.config):
+        raise UserError(f"run {folder.parent}: {changed} is not what it was when the run began; start a new run")
     where = f"run {folder.parent}"
     return validate(from_saved(json.loads(json.dumps(about.config)), where), where)

@@ -8,12 +8,11 @@ ones are read before, when the worlds are made, whose arrays then are arguments.
 import copy
 import dataclasses
 import functools
-import hashlib
 import itertools
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -24,6 +23,7 @@ from jaxsched.calibration.interference.named import interference_model
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.reference import speed_of_type
 from jaxsched.errors import UserError
+from jaxsched.io.cards import digest
 from jaxsched.io.schema import Count, Positive, Size
 from jaxsched.io.yaml_file import read_yaml
 from jaxsched.learning.config import TrainConfig, from_dict, load_config, to_dict, validate
@@ -97,30 +97,6 @@ def settings_of(tests: Tests, env: EnvironmentConfig) -> Settings:
     """The rules under which a policy that was trained in `env` is measured."""
     own = {name: value for name in ("interval_s", "interference") if (value := getattr(tests, name))}
     return Settings.taken_from(env, rounds=Settings.rounds, failures=env.failures or None, **own)
-
-
-def digest(content: Any) -> str:
-    """The first characters of the SHA-256 of `content` as JSON, and of the files that it names."""
-    text = json.dumps(content, sort_keys=True)
-    named = (text.partition(".py:")[0] + ".py" * (".py:" in text) for text in _texts(content))
-    files = {name: _digest_file(name, *os.stat(name)[6:]) for name in named if os.path.isfile(name)}
-    return hashlib.sha256((text + json.dumps(files, sort_keys=True) * bool(files)).encode()).hexdigest()[:16]
-
-
-def _texts(content: Any) -> Iterator[str]:
-    """All texts in lists and values of mappings, however deep."""
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, Mapping | list | tuple):
-        for one in content.values() if isinstance(content, Mapping) else content:
-            yield from _texts(one)
-
-
-@functools.lru_cache(maxsize=256)
-def _digest_file(name: str, *stat: float) -> str:
-    """`stat`: its size and times; where they are the same, so is it."""
-    with open(name, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -62,6 +62,8 @@ def test_a_mistake_is_told():
         ({"seeds": 3}, "make: unknown option 'seeds'"),
         ({"may_wiat": False}, "unknown option 'may_wiat'; perhaps you meant 'may_wait'; known ones: .*may_wait"),
         ({"reward": {"jct": 1.0}}, "reward: {'jct': 1.0} should give numbers to some of jobs"),
+        ({"reward": {"interference": True}}, "should give numbers to some of jobs, lost, progress, such as"),
+        ({"reward": {"lost": 1.0, "interference": 5}}, "reward: interference: 5 should be True or False"),
         ({"reward": {}}, "reward: {}"),
         (
             {"reward": lambda before: before},
@@ -125,6 +127,14 @@ def test_who_may_not_wait_waits_where_nothing_else_is_legal():
     obs = obs.replace(forward_mask=jnp.array([[False, True], [False, False]]))
     assert show_menu(obs, menu)["mask"][:, -1].tolist() == [True, True]
     assert show_menu(obs, menu, may_wait=False)["mask"][:, -1].tolist() == [False, True]
+
+
+@pytest.mark.parametrize("action", [[0, 0], [0, 0, 0]])
+def test_an_option_for_each_scheduler_or_none(env, action):
+    """Before: one option went for all."""
+    _, turn = env.reset(jax.random.key(0))
+    with pytest.raises(UserError, match=r"action: has shape .*, should be \(1,\): an option of each scheduler"):
+        env.step(jax.random.key(0), turn, jnp.array(action))
 
 
 def test_what_is_not_legal_is_to_wait():

@@ -2,6 +2,7 @@ import csv
 import dataclasses
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,9 +16,11 @@ from jaxsched.cli.evaluate import Evaluate
 from jaxsched.cli.main import main
 from jaxsched.cli.output import Display, OverAll
 from jaxsched.cli.train import Train
+from jaxsched.io.cards import named_files
 from jaxsched.learning.config import quickstart_config
 from jaxsched.learning.draws import Draw, params_of
 from jaxsched.learning.setting import make_setting
+from tests.support.commands import refused
 
 ROOT = Path(__file__).parents[2]
 
@@ -223,6 +226,23 @@ def test_options_of_train_replace_what_the_configuration_says():
 def test_the_command_of_an_evaluation_says_all_of_it_again(options):
     first = tyro.cli(Evaluate, args=["--policies", "pack", "match", "--seeds", "3", *options])
     assert tyro.cli(Evaluate, args=first.command()[2:]) == first
+
+
+def test_what_a_checkpoint_began_with_must_be_there_as_it_was(capsys, tmp_path, monkeypatch):
+    """Before: `reproduce` began with whatever had that name, or failed once it had compiled."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "checkpoints/quickstart", "mine")
+    (tmp_path / "trace.csv").write_text("one")
+    card = json.loads((tmp_path / "mine" / "card.json").read_text()) | {"files": named_files(["trace.csv"])}
+    (tmp_path / "mine" / "card.json").write_text(json.dumps(card))
+    main(["reproduce", "mine", "--plan"])
+    capsys.readouterr()
+    (tmp_path / "trace.csv").write_text("another")
+    assert "was trained with trace.csv, which holds something else now" in refused(
+        capsys, "reproduce", "mine", "--plan"
+    )
+    (tmp_path / "trace.csv").unlink()
+    assert "was trained with trace.csv, which is not there" in refused(capsys, "reproduce", "mine", "--out", "new")
 
 
 def test_reproduce_tells_its_plan(capsys, tmp_path, monkeypatch):

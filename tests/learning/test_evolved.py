@@ -103,11 +103,22 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(config, whole, tmp_path, mon
     assert kept(tmp_path / "run") == kept(whole)
 
 
+def test_a_run_does_not_go_on_on_another_cluster(config, tmp_path):
+    """Before: only the jobs were looked at."""
+    cluster = tmp_path / "mine.yaml"
+    cluster.write_text("servers: [{count: 2, groups: [4, 4], nic_gbits_s: 25}]\n")
+    mine = dataclasses.replace(config, cluster=str(cluster), load=None, generations=1)
+    train_evolved(mine, tmp_path / "run")
+    cluster.write_text(cluster.read_text().replace("25", "10"))
+    with pytest.raises(UserError, match=r"its cluster .*mine.yaml or its law are not what they were when it began"):
+        train_evolved(mine, tmp_path / "run", resume=True)
+
+
 def test_a_run_does_not_go_on_with_other_jobs(config, whole, trace):
     text = trace.read_text()
     try:
         trace.write_text(text.replace(",8,", ",4,", 1))
-        with pytest.raises(UserError, match="has other jobs now; start a new run"):
+        with pytest.raises(UserError, match="its cluster leaf-spine-2 or its law are not what"):
             train_evolved(config, whole, resume=True)
     finally:
         trace.write_text(text)

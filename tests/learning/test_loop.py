@@ -242,6 +242,34 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(whole, config):
     assert (folder / METRICS_FILE).read_bytes() == before
 
 
+def test_a_run_does_not_go_on_with_another_file_of_its_name(tmp_path, state, config):
+    """Before: it went on, and compared completion times of two worlds."""
+    cluster = tmp_path / "mine.yaml"
+    cluster.write_text("servers: [{count: 2}]\n")
+    mine = dataclasses.replace(config, env=dataclasses.replace(config.env, cluster=str(cluster)))
+    save(tmp_path / "run" / STATE_FOLDER, state, mine)
+    assert read_saved_config(tmp_path / "run" / STATE_FOLDER) == mine
+    cluster.write_text("servers: [{count: 3}]\n")
+    with pytest.raises(UserError, match=r"run .*: .*mine.yaml is not what it was when the run began; start a new run$"):
+        read_saved_config(tmp_path / "run" / STATE_FOLDER)
+
+
+def test_what_is_left_of_another_run_is_not_taken_for_this_ones(whole, tmp_path, config, setting, state):
+    """Before: a curve began with the other's untrained policy."""
+    folder, _ = whole
+    shutil.copytree(folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / STATE_FOLDER)
+    with pytest.raises(UserError, match="holds the policy of a run whose state is gone; choose another folder"):
+        train(config, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / POLICY_FOLDER)
+    programs = programs_of(setting)._replace(validate=lambda weights: jnp.float32(1.0))
+    programs = programs._replace(step=lambda state: (state.replace(chunk=state.chunk + 1), {}))
+    train(
+        dataclasses.replace(config, ppo=dataclasses.replace(config.ppo, chunks=1)), tmp_path / "run", programs=programs
+    )
+    assert read_card(tmp_path / "run" / UNTRAINED_FOLDER)["validation_jct_s"] == 1.0
+
+
 def test_resuming_a_finished_run_changes_nothing(whole, config):
     folder, _ = whole
     before = {name: (folder / name).read_bytes() for name in (METRICS_FILE, TIMING_FILE)}

@@ -12,7 +12,7 @@ import pytest
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import mean_interval
-from jaxsched.sweeps.plan import digest
+from jaxsched.io.cards import digest
 from jaxsched.sweeps.records import VALIDATION, doubts, figures_of, read_records, record_of, with_references
 from jaxsched.sweeps.tables import curves, curves_of_runs, group_along_axis, rank_groups
 from tests.support.commands import refused
@@ -261,6 +261,26 @@ def test_a_sweep_with_a_row_that_is_none(tmp_path, capsys):
     for option in ("--plan", "--table"):
         said = refused(capsys, "sweep", ROOT / "configs/sweeps/rates.yaml", "--out", tmp_path, option)
         assert said.startswith(f"{tmp_path / 'rows.jsonl'}, line 1") and "id" in said
+
+
+def test_where_points_run_is_refused_where_none_does(capsys):
+    """Before: accepted without effect."""
+    for more in (["--on", "slurm"], ["--ask", "mem_gb=1"]):
+        for option in ("--plan", "--table"):
+            said = refused(capsys, "sweep", ROOT / "configs/sweeps/rates.yaml", option, *more)
+            assert said == "--on, --ask: say where points run, and --plan and --table run none; leave them out"
+
+
+def test_what_a_row_depends_on_is_what_folders_hold(tmp_path):
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    (folder / "weights.msgpack").write_bytes(b"1")
+    (folder / "card.json").write_text('{"chunk": 1}')
+    first = digest([str(folder)])
+    (folder / "card.json").write_text('{"chunk": 1, "figures": [2]}')
+    assert digest([str(folder)]) == first
+    (folder / "weights.msgpack").write_bytes(b"23")
+    assert digest([str(folder)]) != first
 
 
 def test_all_tests_together(capsys, tmp_path):

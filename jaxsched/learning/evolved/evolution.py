@@ -140,7 +140,8 @@ def restore(run_dir: Path, config: EvolvedConfig, jobs: str) -> tuple[EvolvedSta
     if saved.config != config:
         raise UserError(f"run {run_dir}: holds a run of another configuration; name a new folder")
     if saved.jobs != jobs:
-        raise UserError(f"run {run_dir}: its workload {saved.config.workload} has other jobs now; start a new run")
+        named = f"the jobs of its workload {saved.config.workload}, its cluster {saved.config.cluster} or its law"
+        raise UserError(f"run {run_dir}: {named} are not what they were when it began; start a new run")
     arrays = (np.array(getattr(saved, name)) for name in ARRAYS)
     search = Search(*arrays, generation=saved.generation)
     best = np.array(saved.best), saved.best_ratio, saved.best_generation

@@ -13,11 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
 import numpy as np
 from jaxtyping import Float64
 
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.errors import UserError
+from jaxsched.io import cards
 from jaxsched.io.files import locked
 from jaxsched.io.json_file import append, read_rows, truncate
 from jaxsched.learning.evolved import evolution
@@ -259,6 +261,11 @@ def _write_policy(setting: Setting, run_dir: Path, state: EvolvedState, command:
 
 
 def _digest(sources: Sequence[Source]) -> str:
-    """Of all that the job lists say."""
-    columns = (getattr(jobs, field.name) for _, jobs, _ in sources for field in dataclasses.fields(JobList))
-    return hashlib.sha256(b"".join(np.ascontiguousarray(column).tobytes() for column in columns)).hexdigest()
+    """Of all that the job lists, clusters and laws say."""
+    found = hashlib.sha256()
+    for cluster, jobs, settings in sources:
+        columns = (getattr(jobs, field.name) for field in dataclasses.fields(JobList))
+        for array in (*columns, *jax.tree.leaves(cluster)):
+            found.update(np.ascontiguousarray(array).tobytes())
+        found.update(cards.digest(str(settings.interference)).encode())
+    return found.hexdigest()
