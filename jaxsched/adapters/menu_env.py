@@ -23,7 +23,7 @@ from jaxsched.border import checked
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info
 from jaxsched.env.observation import Choice, Menu, Observation, observe
-from jaxsched.env.pool import draw_number, draw_start, put_if, start_if
+from jaxsched.env.pool import copy_jobs, draw_number, draw_start, put_if, start_if, with_jobs
 from jaxsched.env.queues import Discipline
 from jaxsched.env.spaces import Box, Discrete, Named
 from jaxsched.env.stages import Playing, at_boundary, state_of, to_decide
@@ -47,7 +47,7 @@ class Turn(Pytree):
 
     @property
     def state(self) -> State:
-        """The state of the episode."""
+        """The state of the episode, without its job list: see `MenuEnv.with_jobs`."""
         return state_of(self.played)
 
     def _repr_html_(self) -> str | None:
@@ -131,7 +131,7 @@ class MenuEnv:
             return params
 
         def show(start: State) -> tuple[Observation, Menu, Seen]:
-            turn = self._shown(params.env, start)
+            turn = self._shown(params, start)
             return turn.observation, turn.menu, self.seen(turn, params)
 
         return MenuEpisodes(env=params.env, starts=params.starts, opened=jax.jit(jax.vmap(show))(params.starts))
@@ -149,7 +149,7 @@ class MenuEnv:
         """
         params = self.params if params is None else params
         start = draw_start(key, params.starts)
-        turn = self._shown(params.env, at_boundary(start) if self.in_turns else start)
+        turn = self._shown(params, at_boundary(start) if self.in_turns else start)
         return self.seen(turn, params), turn
 
     def reset_env(self, key: PRNGKeyArray, params: Episodes | None = None) -> tuple[Seen, Turn]:
@@ -177,11 +177,11 @@ class MenuEnv:
         after, reward, terminated, truncated, info = self._play(turn, action, params)
         played = start_if(key, after, terminated | truncated, params.starts)
         if self.final:
-            own = self._shown(params.env, after)
+            own = self._shown(params, after)
             info["final"] = self.seen(own, params)
             seen, turn = self._begin_if(key, terminated | truncated, own, info["final"], played, params)
         else:
-            turn = self._shown(params.env, played)
+            turn = self._shown(params, played)
             seen = self.seen(turn, params)
         return seen, turn, reward, terminated, truncated, info
 
@@ -192,7 +192,7 @@ class MenuEnv:
         """`step` that begins no next episode, so it needs no key: of an end it shows what was reached there."""
         params = self.params if params is None else params
         after, reward, terminated, truncated, info = self._play(turn, action, params)
-        turn = self._shown(params.env, after)
+        turn = self._shown(params, after)
         return self.seen(turn, params), turn, reward, terminated, truncated, info
 
     @checked
@@ -201,14 +201,20 @@ class MenuEnv:
     ) -> tuple[Seen, Turn]:
         """The turn, or the start of a random episode if the one before has ended."""
         params = self.params if params is None else params
-        turn = self._shown(params.env, start_if(key, turn.played, ended, params.starts))
+        turn = self._shown(params, start_if(key, turn.played, ended, params.starts))
         return self.seen(turn, params), turn
 
     @checked
     def seen(self, turn: Turn, params: Episodes | None = None) -> Seen:
         """What the schedulers are shown in a turn."""
         params = self.params if params is None else params
-        return self._show(Offered(params.env, turn.state, turn.observation, turn.menu))
+        state = with_jobs(turn.state, params.starts)
+        return self._show(Offered(params.env, state, turn.observation, turn.menu))
+
+    @checked
+    def with_jobs(self, turn: Turn, params: Episodes | None = None) -> State:
+        """The state of an episode, or of many, with its job list, which turns have the number of."""
+        return copy_jobs(turn.state, (self.params if params is None else params).starts)
 
     @checked
     def world_state(self, turn: Turn) -> Float32[Array, "PF"]:
@@ -277,13 +283,14 @@ class MenuEnv:
         if jnp.shape(action) != (agents := turn.menu.mask.shape[:1]):
             raise UserError(f"action: has shape {jnp.shape(action)}, should be {agents}: an option of each scheduler")
         choice = _choice(turn.observation, turn.menu, action)
-        act = to_action(turn.state, turn.observation, turn.menu, choice)
+        act = to_action(with_jobs(turn.state, params.starts), turn.observation, turn.menu, choice)
         played = _note_illegal(turn.played, (~choice.act & ~self._waits(turn, action)).sum(dtype=jnp.int32))
         after, reward, terminated, truncated, info = self.inner.step_env(played, act, params)
         intervals = jnp.maximum(info["boundary"] - turn.state.clock, 0)
         info |= {"intervals": intervals, "elapsed_s": intervals * params.env.interval_s}
         if self.rewarder is not None:
-            reward = self.reward_of(turn.state, state_of(after), params.env)
+            before, then = copy_jobs(turn.state, params.starts), copy_jobs(state_of(after), params.starts)
+            reward = self.reward_of(before, then, params.env)
         return after, reward, terminated, truncated, info
 
     def _waits(self, turn: Turn, option: Int32[Array, "P"]) -> Bool[Array, "P"]:
@@ -298,10 +305,10 @@ class MenuEnv:
         check_shape(who, reward, before.queue.shape[:1], "a reward for each scheduler")
         return reward
 
-    def _shown(self, params: EnvParams, played: State | Playing) -> Turn:
-        state = to_decide(played)
-        observation = observe(self.queue, params, state)
-        menu = build_menu(params, state, observation, queue=self.queue)
+    def _shown(self, params: Episodes, played: State | Playing) -> Turn:
+        state = with_jobs(to_decide(played), params.starts)
+        observation = observe(self.queue, params.env, state)
+        menu = build_menu(params.env, state, observation, queue=self.queue)
         return Turn(played=played, observation=observation, menu=menu)
 
     def _begin_if(
@@ -316,7 +323,7 @@ class MenuEnv:
         """What is `played` on, shown: the step's `own` end, or where the episode has ended the next one's start."""
         opened = params.opened if isinstance(params, MenuEpisodes) else None
         if opened is None:
-            turn = self._shown(params.env, played)
+            turn = self._shown(params, played)
             return self.seen(turn, params), turn
         here = (own.observation, own.menu, final)
         observation, menu, seen = put_if(ended, draw_number(key, params.starts), opened, here)

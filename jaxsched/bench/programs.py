@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jaxtyping import Int32, PRNGKeyArray
+from jaxtyping import Bool, Int32, PRNGKeyArray
 
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.environment import initial_state, is_finished
-from jaxsched.env.pool import restart, restart_playing
+from jaxsched.env.pool import keep_jobs, restart, restart_playing, with_jobs
 from jaxsched.env.rollout import one_round, one_turn, play_rounds
 from jaxsched.env.stages import Playing
 from jaxsched.env.state import FINISHED, EnvConfig, EnvParams, State, params_of_world
@@ -78,9 +78,9 @@ def program_of_rounds(
     `CACHED` environments plays all the rounds in as many parts, one after the other.
     """
 
-    def step(state: State, params: EnvParams, key: PRNGKeyArray) -> tuple[State, Int32[Array, ""]]:
+    def step(state: State, params: EnvParams, pool: State, key: PRNGKeyArray) -> tuple[State, Int32[Array, ""]]:
         turns = (~state.waited).sum(dtype=jnp.int32)
-        return one_round(config, params, policy, state, key), turns
+        return keep_jobs(one_round(config, params, policy, with_jobs(state, pool), key), state), turns
 
     def together(
         states: State, params: EnvParams, pool: State, key: PRNGKeyArray
@@ -91,11 +91,12 @@ def program_of_rounds(
         def play(states: State, key: PRNGKeyArray) -> tuple[State, tuple[Int32[Array, ""], Int32[Array, ""]]]:
             act, again = jax.random.split(key)
             if count == 1:  # as a lone environment is run: without vmap
-                state, turns = step(jax.tree.map(lambda leaf: leaf[0], states), params, act)
+                state, turns = step(jax.tree.map(lambda leaf: leaf[0], states), params, pool, act)
                 states = jax.tree.map(lambda leaf: leaf[None], state)
             else:
-                states, turns = jax.vmap(step, in_axes=(0, None, 0))(states, params, jax.random.split(act, count))
-            done = jax.vmap(is_finished)(states)
+                play_all = jax.vmap(step, in_axes=(0, None, None, 0))
+                states, turns = play_all(states, params, pool, jax.random.split(act, count))
+            done = _are_finished(states, pool)
             jobs = jax.lax.cond(done.any(), lambda: jnp.where(done, _finished(states), 0).sum(), lambda: jnp.int32(0))
             return restart(again, states, done, pool), (turns.sum(), jobs)
 
@@ -126,9 +127,9 @@ def program_of_turns(
     Environments start anew after every `TURNS_BETWEEN_STARTS` turns, of which `turns` is a multiple.
     """
 
-    def play(playing: Playing, key: PRNGKeyArray, params: EnvParams) -> tuple[Playing, Int32[Array, ""]]:
+    def play(playing: Playing, key: PRNGKeyArray, params: EnvParams, pool: State) -> tuple[Playing, Int32[Array, ""]]:
         made = jnp.where(playing.decides, (~playing.state.waited).sum(dtype=jnp.int32), 0)
-        return one_turn(config, params, policy, playing, key)[0], made
+        return keep_jobs(one_turn(config, params, policy, with_jobs(playing, pool), key)[0], playing), made
 
     def run(
         all_playing: Playing, params: EnvParams, pool: State, key: PRNGKeyArray
@@ -140,17 +141,21 @@ def program_of_turns(
             before = _finished(playing.state).sum()
 
             def one(playing: Playing, key: PRNGKeyArray) -> tuple[Playing, Int32[Array, ""]]:
-                return jax.vmap(play, in_axes=(0, 0, None))(playing, jax.random.split(key, count), params)
+                return jax.vmap(play, in_axes=(0, 0, None, None))(playing, jax.random.split(key, count), params, pool)
 
             playing, _, made = play_rounds(one, playing, jax.random.split(act, TURNS_BETWEEN_STARTS))
             jobs = _finished(playing.state).sum() - before
-            return restart_playing(again, playing, jax.vmap(is_finished)(playing.state), pool), (made.sum(), jobs)
+            return restart_playing(again, playing, _are_finished(playing.state, pool), pool), (made.sum(), jobs)
 
         keys = jax.random.split(key, turns // TURNS_BETWEEN_STARTS)
         all_playing, _, (made, jobs) = play_rounds(some, all_playing, keys)
         return all_playing, made.sum(), jobs.sum()
 
     return run
+
+
+def _are_finished(states: State, pool: State) -> Bool[Array, "envs"]:
+    return jax.vmap(lambda state: is_finished(with_jobs(state, pool)))(states)
 
 
 def _finished(states: State) -> Int32[Array, "envs"]:

@@ -34,6 +34,7 @@ from jaxsched.bench.programs import (
 from jaxsched.cluster.hardware import Cluster, total_gpus
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.dynamics.batching import on_cpu
+from jaxsched.env.pool import starts_of
 from jaxsched.env.stages import at_boundary, state_of
 from jaxsched.event_loop import Run
 from jaxsched.machine import loop_options
@@ -94,14 +95,14 @@ def bench_environment(cluster_name: str, policy: str, num_envs: int, schedulers:
     Topology, contention, interference and starting anew are included; observations are, if the policy reads them.
     """
     config, cluster, params = environment_of(cluster_name, schedulers, policy)
-    states = start_states(cluster, config, params, num_envs)
+    pool = start_states(cluster, config, params, min(POOL, 8 * num_envs))
+    states = jax.jit(starts_of)(pool, jnp.arange(num_envs) % len(pool.clock))
     in_turns = num_envs > 1 and not on_cpu()  # in step with each other
     rounds = ROUNDS_ALONE if num_envs == 1 else ROUNDS_TOGETHER
     run = (program_of_turns if in_turns else program_of_rounds)(config, parse(policy), rounds)
     playing = jax.jit(jax.vmap(at_boundary))(states) if in_turns else states
     key = jax.random.key(0)
     begin = time.perf_counter()
-    pool = start_states(cluster, config, params, min(POOL, 8 * num_envs))
     compiled = jax.jit(run, donate_argnums=0).lower(playing, params, pool, key).compile(loop_options())
     compile_s = time.perf_counter() - begin
     calls = 0

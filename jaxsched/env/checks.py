@@ -68,7 +68,7 @@ def findings(params: EnvParams, state: State) -> tuple[Finding, ...]:
     places = (state.records.status == FINISHED).astype(jnp.int32)
     for held_by in (state.queue.ravel(), running.job.ravel()):
         places = places.at[jnp.where(held_by >= 0, held_by, len(rows))].add(1, mode="drop")
-    expected = (rows < state.next_job) & (jobs.home >= 0)
+    expected = (rows < state.next_job) & (jobs.home[:] >= 0)
     return (
         Finding(NUMBER, unsound, running.job.ravel()),
         Finding(LOAD, ~jnp.isfinite(state.own + state.total).all(-1), partitions),

@@ -31,7 +31,7 @@ from jaxsched.env.extensions.preemption import no_service
 from jaxsched.env.extensions.sharing import with_fractions
 from jaxsched.env.extensions.starts import no_starts
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.pool import draw_start, start_if
+from jaxsched.env.pool import copy_jobs, draw_start, keep_jobs, start_if, with_jobs
 from jaxsched.env.queues import Discipline
 from jaxsched.env.spaces import Box, Discrete, Named
 from jaxsched.env.stages import ROUNDS, TURNS, Playing, at_boundary, step, to_decide
@@ -155,7 +155,7 @@ def is_finished(state: State) -> Bool[Array, ""]:
 def jct_s(params: EnvParams, state: State) -> Float32[Array, "J"]:
     """Completion times in seconds, from submission on; arbitrary where a job has not finished."""
     records, jobs = state.records, state.jobs
-    return (records.finish - jobs.arrival) * params.interval_s + records.finish_offset_s + jobs.lead_s
+    return (records.finish - jobs.arrival[:]) * params.interval_s + records.finish_offset_s + jobs.lead_s[:]
 
 
 SHOWN = Discipline(order="area", backfill=True, window=4)
@@ -173,7 +173,8 @@ class Episodes(Pytree):
 class ClusterEnv:
     """The environment for learners: static configuration here, everything else in `params` and `state`.
 
-    When an episode ends the next one begins in the same step. `state` is a `State`, or in turns `Playing`.
+    When an episode ends the next one begins in the same step. `state` is a `State`, or in turns `Playing`. Of its job
+    list it has the number among those of `params.starts`; what reads the list takes the state of `with_jobs`.
     """
 
     config: EnvConfig
@@ -236,13 +237,15 @@ class ClusterEnv:
         Returns:
             `(state, reward, terminated, truncated, info)`, as of `step`.
         """
-        playing, pace = (state, TURNS) if isinstance(state, Playing) else (at_boundary(state), ROUNDS)
+        before, pace = with_jobs(state, params.starts), TURNS if isinstance(state, Playing) else ROUNDS
+        playing = before if isinstance(before, Playing) else at_boundary(before)
         after, reward = step(self.config, params.env, playing, action, ALWAYS, pace)
         reached = after.state
         terminated = is_finished(reached) & (after.intervals == 0)
         truncated = ~terminated & (reached.clock >= params.env.horizon)
         info = _info(params.env, reached, playing.state.clock)
-        return after if isinstance(state, Playing) else reached, reward, terminated, truncated, info
+        after = keep_jobs(after if isinstance(state, Playing) else reached, state)
+        return after, reward, terminated, truncated, info
 
     @checked
     def action_space(self, params: Episodes) -> Named:
@@ -286,7 +289,20 @@ class ClusterEnv:
         Returns:
             An `Observation`, whose leaves have a leading axis P.
         """
-        return observe(self.queue, params.env, to_decide(state))
+        return observe(self.queue, params.env, to_decide(with_jobs(state, params.starts)))
+
+    @checked
+    def with_jobs(self, state: State | Playing, params: Episodes) -> State:
+        """The state as policies take it: with its job list, and schedulers that do not decide have waited.
+
+        Args:
+            state: as of `step`, of one environment or of many.
+            params: likewise.
+
+        Returns:
+            A `State`.
+        """
+        return copy_jobs(to_decide(state), params.starts)
 
 
 def _info(params: EnvParams, state: State, before: Array) -> Info:

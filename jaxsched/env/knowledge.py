@@ -21,13 +21,14 @@ def mask_unknown(config: EnvConfig, params: EnvParams, state: State) -> State:
     knows = config.knows
     if knows == RUNTIMES:
         return state
-    jobs, row = state.jobs, jnp.maximum(state.running.job, 0)
+    duration_s, row = state.jobs.duration_s[:], jnp.maximum(state.running.job, 0)
     if knows == ESTIMATES:
-        return _shifted(state, jobs.estimate_s - jobs.duration_s, jobs.estimate_s, row)
+        estimate_s = state.jobs.estimate_s[:]
+        return _shifted(state, estimate_s - duration_s, estimate_s, row)
     if knows == HISTORY:
-        known = jnp.where(state.records.status == FINISHED, jobs.duration_s, estimates_s(params, state))
-        return _shifted(state, known - jobs.duration_s, known, row)
-    return _shifted(state, -jobs.duration_s, jnp.full_like(jobs.estimate_s, jnp.nan), row)
+        known = jnp.where(state.records.status == FINISHED, duration_s, estimates_s(params, state))
+        return _shifted(state, known - duration_s, known, row)
+    return _shifted(state, -duration_s, jnp.full_like(duration_s, jnp.nan), row)
 
 
 def _shifted(state: State, more: Float32[Array, "J"], estimate: Float32[Array, "J"], row: Array) -> State:
@@ -44,7 +45,7 @@ def _shifted(state: State, more: Float32[Array, "J"], estimate: Float32[Array, "
             left_s=service.left_s + more + service.left_low_s, left_low_s=jnp.zeros_like(service.left_low_s)
         )
     return state.replace(
-        jobs=state.jobs.replace(duration_s=state.jobs.duration_s + more, estimate_s=estimate),
+        jobs=state.jobs.replace(duration_s=state.jobs.duration_s[:] + more, estimate_s=estimate),
         running=running.replace(
             duration_s=in_slots(running.duration_s),
             remaining_s=in_slots(running.remaining_s) + jnp.where(there, running.remaining_low_s, 0.0),

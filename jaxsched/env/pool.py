@@ -1,7 +1,13 @@
 """Pools of prepared start states, so that a restart is a look-up: states with a leading axis, in which no job runs.
 
 When an environment restarts, the placements in its running slots stay as they are: no job runs, so nothing reads them.
+
+Job lists never change, and lie in the pool once. A state that begins from it has the number of its list (`Listed`) and
+gets its `jobs` for a step: `with_jobs` before it, `keep_jobs` after it, both within any `vmap` and any loop. A state
+with a job list of its own goes through all this with it.
 """
+
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +15,11 @@ from jax import Array, lax
 from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.dynamics.batching import on_cpu
-from jaxsched.env.stages import Playing, at_boundary
+from jaxsched.env.stages import Playing, at_boundary, state_of
 from jaxsched.env.state import Running, State
+from jaxsched.workload.jobs import JobTable, Listed
+
+Played = TypeVar("Played", State, Playing, State | Playing)
 
 
 def draw_number(key: PRNGKeyArray, pool: State) -> Int32[Array, ""]:
@@ -20,13 +29,54 @@ def draw_number(key: PRNGKeyArray, pool: State) -> Int32[Array, ""]:
 
 def draw_start(key: PRNGKeyArray, pool: State) -> State:
     """A random member of the pool."""
-    index = draw_number(key, pool)
-    return jax.tree.map(lambda leaf: leaf[index], pool)
+    return starts_of(pool, draw_number(key, pool))
+
+
+def starts_of(pool: State, number: Int32[Array, "*B"]) -> State:
+    """The members of these numbers, with the numbers for job lists."""
+    return jax.tree.map(lambda leaf: leaf[number], _numbered(pool))
+
+
+def with_jobs(played: Played, pool: State) -> Played:
+    """An environment with its job list, which is read where it lies in the pool: it must not go through a loop."""
+    jobs = state_of(played).jobs
+    return _replace_jobs(played, jobs.columns(pool.jobs)) if isinstance(jobs, Listed) else played
+
+
+def keep_jobs(after: Played, before: State | Playing) -> Played:
+    """An environment after a step, with what it had of its job list before `with_jobs`."""
+    return _replace_jobs(after, state_of(before).jobs)
+
+
+def copy_jobs(state: State, pool: State) -> State:
+    """A state with its job list, as a copy: for what takes arrays only. Both may have axes of environments."""
+    jobs = state.jobs
+    return (
+        state.replace(jobs=jax.tree.map(lambda leaf: leaf[jobs.number], pool.jobs))
+        if isinstance(jobs, Listed)
+        else state
+    )
+
+
+def _replace_jobs(played: Played, jobs: JobTable | Listed) -> Played:
+    if isinstance(played, Playing):
+        return played.replace(state=played.state.replace(jobs=jobs))
+    return played.replace(jobs=jobs)
+
+
+def _numbered(pool: State) -> State:
+    """The pool with numbers for job lists."""
+    return pool.replace(jobs=Listed(number=jnp.arange(pool.clock.shape[0])))
+
+
+def _fresh(pool: State, played: State | Playing) -> State:
+    """What of the pool goes into an environment like `played`, whose jobs are a list of its own or a number."""
+    return small_parts(_numbered(pool) if isinstance(state_of(played).jobs, Listed) else pool)
 
 
 def start_if(key: PRNGKeyArray, played: State | Playing, done: Bool[Array, ""], pool: State) -> State | Playing:
     """`played`, or where it is `done` the member of the pool that `draw_start` draws."""
-    number, fresh = draw_number(key, pool), small_parts(pool)
+    number, fresh = draw_number(key, pool), _fresh(pool, played)
     if isinstance(played, Playing):
         old = played.replace(state=small_parts(played.state))
         after = put_if(done, number, jax.vmap(at_boundary)(fresh), old)
@@ -80,13 +130,13 @@ def _put_some(done: Array, number: Array, pool: PyTree, old: PyTree) -> PyTree:
 def restart(key: PRNGKeyArray, states: State, done: Bool[Array, "B"], pool: State) -> State:
     """Environments that are `done` restart from random members of `pool`; both have a leading axis. For CPUs."""
     members = jax.random.randint(key, done.shape, 0, pool.clock.shape[0])
-    return with_large_parts(put_if(done, members, small_parts(pool), small_parts(states)), states.running)
+    return with_large_parts(put_if(done, members, _fresh(pool, states), small_parts(states)), states.running)
 
 
 def restart_playing(key: PRNGKeyArray, playing: Playing, done: Bool[Array, "B"], pool: State) -> Playing:
     """As `restart`, all at once: for accelerators."""
     members = jax.random.randint(key, done.shape, 0, pool.clock.shape[0])
-    fresh = jax.vmap(at_boundary)(small_parts(pool))
+    fresh = jax.vmap(at_boundary)(_fresh(pool, playing))
 
     def put(old: Array, new: Array) -> Array:
         return jnp.where(done.reshape(-1, *[1] * (old.ndim - 1)), new[members], old)

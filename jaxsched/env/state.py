@@ -204,7 +204,7 @@ class Records(Pytree):
 class State(Pytree):
     """One environment: cluster occupancy, queues, clock, and the jobs it is fed."""
 
-    jobs: JobTable
+    jobs: JobTable  # between steps of environments that start from a pool a `Listed`: its number there
     clock: Int32[Array, ""]  # boundary
     round: Int32[Array, ""]  # decision round at this boundary
     waited: Bool[Array, "P"]  # has waited at this boundary

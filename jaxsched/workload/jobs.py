@@ -7,9 +7,11 @@ What a list asks of a cluster, its load, is here, too: stretched to another one,
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any, TypedDict, Unpack
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
@@ -99,6 +101,48 @@ class JobTable(Pytree):
 
 
 NEVER = np.int32(2**31 - 1)
+
+
+class Column(Pytree):
+    """A column of a job list that lies among others of its size, and is read there: `[row]`, or `[:]` for all of it."""
+
+    lists: Shaped[Array, "L *axes J"]
+    number: Int32[Array, ""]  # of the list
+
+    def __getitem__(self, index: Any) -> Array:
+        if isinstance(index, slice):
+            return self.lists[self.number][index]
+        if isinstance(index, tuple):  # `[:, row]`
+            return jnp.moveaxis(self.lists[self.number, :, index[1]], -1, 0)
+        return self.lists[self.number, index]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the column."""
+        return self.lists.shape[1:]
+
+    @property
+    def size(self) -> int:
+        """Likewise."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Likewise."""
+        return self.lists.dtype
+
+
+class Listed(Pytree):
+    """In place of a job list its number among those of a pool: see `env.pool`."""
+
+    number: Int32[Array, ""]
+
+    def columns(self, lists: JobTable) -> JobTable:
+        """The list, whose columns are read where they lie in `lists`, that is, in tables on a leading axis."""
+        return jax.tree.map(lambda leaf: Column(lists=leaf, number=self.number), lists)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no {name!r} here: a state has only the number of its job list; `env.with_jobs` adds it")
 
 
 def look_up(column: Int[Any, "J"], row: Int[Any, "*jobs"]) -> Int32[Any, "*jobs"]:

@@ -17,7 +17,7 @@ from jaxsched.dynamics.batching import traced_for
 from jaxsched.dynamics.interference import Strengths
 from jaxsched.env.environment import ClusterEnv, Episodes, initial_state
 from jaxsched.env.observation import observe
-from jaxsched.env.pool import put_if, restart
+from jaxsched.env.pool import copy_jobs, put_if, restart
 from jaxsched.env.stages import transition
 from jaxsched.env.state import Action, EnvConfig, State, make_params, reward_weights, wait_action
 from jaxsched.policies.registry import parse
@@ -68,12 +68,13 @@ def close(a, b, rtol: float) -> None:
 
 def rollout(key, params, pool) -> Any:
     """`ROUNDS` steps of the policy from a random member of the pool; the final state and everything on the way."""
-    obs, state = ENV.reset(key, Episodes(env=params, starts=pool))
+    episodes = Episodes(env=params, starts=pool)
+    obs, state = ENV.reset(key, episodes)
 
     def step(carry, key):
         obs, state = carry
-        action = POLICY(key, state, params)
-        obs, state, gain, terminated, truncated, _ = ENV.step(key, state, action, Episodes(env=params, starts=pool))
+        action = POLICY(key, ENV.with_jobs(state, episodes), params)
+        obs, state, gain, terminated, truncated, _ = ENV.step(key, state, action, episodes)
         return (obs, state), (gain, terminated, truncated)
 
     (obs, state), seen = jax.lax.scan(step, (obs, state), jax.random.split(key, ROUNDS))
@@ -103,13 +104,13 @@ def test_signature(pool):
 @pytest.mark.slow
 def test_reset_draws_from_the_whole_pool(pool):
     reset = jax.jit(jax.vmap(ENV.reset, in_axes=(0, None)))
-    obs, states = reset(jax.random.split(jax.random.key(0), 200), Episodes(env=PARAMS, starts=pool))
-    rows = [np.asarray(states.jobs.duration_s[i]).tobytes() for i in range(200)]
-    members = [np.asarray(pool.jobs.duration_s[i]).tobytes() for i in range(8)]
-    counts = [rows.count(member) for member in members]
-    assert sum(counts) == 200 and min(counts) >= 8
-    index = members.index(rows[0])
-    same(jax.tree.map(lambda leaf: leaf[0], states), jax.tree.map(lambda leaf: leaf[index], pool))
+    episodes = Episodes(env=PARAMS, starts=pool)
+    obs, states = reset(jax.random.split(jax.random.key(0), 200), episodes)
+    counts = np.bincount(states.jobs.number, minlength=8)
+    assert len(counts) == 8 and min(counts) >= 8
+    index = int(states.jobs.number[0])
+    whole = ENV.with_jobs(states, episodes)
+    same(jax.tree.map(lambda leaf: leaf[0], whole), jax.tree.map(lambda leaf: leaf[index], pool))
     close(
         jax.tree.map(lambda leaf: leaf[0], obs),
         jax.jit(functools.partial(observe, ENV.queue, PARAMS))(jax.tree.map(lambda leaf: leaf[index], pool)),
@@ -149,10 +150,9 @@ def test_restart_starts_the_done_ones_anew_and_touches_no_other(pool):
 
         return jax.lax.scan(step, state, jax.random.split(jax.random.key(6), ROUNDS))[0]
 
-    members = [np.asarray(pool.jobs.duration_s[i]).tobytes() for i in range(8)]
     for index in (0, 2):
-        member = lane(pool, members.index(np.asarray(after.jobs.duration_s[index]).tobytes()))
-        ours, theirs = goes_on(lane(after, index)), goes_on(member)
+        member = lane(pool, int(after.jobs.number[index]))
+        ours, theirs = goes_on(copy_jobs(lane(after, index), pool)), goes_on(member)
         assert (theirs.records.start >= 0).any()
         for name in ("records", "clock", "free", "queue", "total", "attained_s"):
             same(getattr(ours, name), getattr(theirs, name))
