@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax._src import xla_bridge
@@ -37,6 +38,7 @@ from jaxsched.bench.programs import TURNS_BETWEEN_STARTS, environment_of, progra
 from jaxsched.dynamics import batching
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.env import actions, interval
+from jaxsched.env.pool import starts_of
 from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import EnvConfig, EnvParams, State
 from jaxsched.learning.chunk import chunk, initial
@@ -103,10 +105,11 @@ def total(loop: hlo.Loop, turns: int) -> tuple[int, int, int]:
 def counted(config: EnvConfig, params: EnvParams, policy: Policy, states: State) -> tuple[float, float]:
     """Decisions of an environment in a turn, and the passes of loops over what is needed, on average (1.2: up to 2).
 
-    Played here, once clusters have filled.
+    Args: `states`: starts, one of each environment. Played here, once clusters have filled.
     """
     run = jax.jit(program_of_turns(config, policy, TURNS), donate_argnums=0)
-    playing: Playing = jax.jit(jax.vmap(at_boundary))(states)
+    begun = jax.jit(starts_of)(states, jnp.arange(len(states.clock)))
+    playing: Playing = jax.jit(jax.vmap(at_boundary))(begun)
     made = 0
     with traced_for(ACCELERATOR), watched_places() as needed:
         for call in range(WARM_CALLS + SEEN_CALLS):
@@ -195,12 +198,10 @@ def row_of(name: str, envs: int) -> dict[str, Any]:
     policy = parse(name)
     config, cluster, params = environment_of(CLUSTER)
 
-    def lists(count: int) -> State:
-        return jax.eval_shape(lambda: start_states(cluster, config, params, count))
-
-    playing = jax.eval_shape(jax.vmap(at_boundary), lists(envs))
+    pool: State = jax.eval_shape(lambda: start_states(cluster, config, params, POOL))
+    playing = jax.eval_shape(lambda pool: jax.vmap(at_boundary)(starts_of(pool, jnp.arange(envs) % POOL)), pool)
     run = program_of_turns(config, policy, TURNS)
-    program, compile_s = compiled_for_gpu(run, playing, params, lists(POOL), jax.random.key(0))
+    program, compile_s = compiled_for_gpu(run, playing, params, pool, jax.random.key(0))
     made, passes = counted(config, params, policy, start_states(cluster, config, params, SEEN_ENVS))
     counts = total(program, max(1, math.ceil(passes)))
     return counts_row(name, envs, counts, TURNS, made, compile_s) | {"passes": round(passes, 3)}

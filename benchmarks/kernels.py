@@ -26,11 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from accelerator import CHUNK_TURNS, CLUSTER, POOL, TRAINING, TURNS, training_setting
 
 from jaxsched.bench.programs import environment_of, program_of_turns, start_states
 from jaxsched.bench.simulator import LEAST_WALL_S, WARM_INTERVALS, device_name, memory_bytes
 from jaxsched.dynamics.batching import ACCELERATOR, traced_for
+from jaxsched.env.pool import starts_of
 from jaxsched.env.stages import at_boundary
 from jaxsched.learning.chunk import chunk, initial
 from jaxsched.machine import loop_options
@@ -68,7 +70,8 @@ def _turns(name: str, envs: int) -> tuple[int, Any, Any, Callable]:
     config, cluster, params = environment_of(CLUSTER)
     pool = start_states(cluster, config, params, POOL)
     run = program_of_turns(config, parse(name), TURNS)
-    playing = jax.jit(jax.vmap(at_boundary))(start_states(cluster, config, params, envs))
+    states = jax.jit(starts_of)(pool, jnp.arange(envs) % POOL)
+    playing = jax.jit(jax.vmap(at_boundary))(states)
     return TURNS, playing, (params, pool), lambda playing, fixed, key: run(playing, fixed[0], fixed[1], key)[:2]
 
 

@@ -118,6 +118,8 @@ class MenuEnv:
     def fresh(self, seed: int) -> Episodes:
         """`params` with as many episodes of other jobs, drawn with `seed`: for the next updates, in the same program.
 
+        Turns of other episodes do not go on with them: job lists are in `params`. `reset` begins some that do.
+
         Raises:
             UserError: the jobs were given, or those of the seed need larger tables.
         """
