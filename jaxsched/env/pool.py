@@ -51,11 +51,9 @@ def keep_jobs(after: Played, before: State | Playing) -> Played:
 def copy_jobs(state: State, pool: State) -> State:
     """A state with its job list, as a copy: for what takes arrays only. Both may have axes of environments."""
     jobs = state.jobs
-    return (
-        state.replace(jobs=jax.tree.map(lambda leaf: leaf[jobs.number], pool.jobs))
-        if isinstance(jobs, Listed)
-        else state
-    )
+    if not isinstance(jobs, Listed):
+        return state
+    return state.replace(jobs=jax.tree.map(lambda leaf: leaf[jobs.number], pool.jobs))
 
 
 def _replace_jobs(played: Played, jobs: JobTable | Listed) -> Played:
