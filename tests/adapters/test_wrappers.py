@@ -91,6 +91,9 @@ def test_other_jobs_of_another_seed(env):
     assert (fresh.starts.jobs.duration_s != env.params.starts.jobs.duration_s).any()
     direct = jaxsched.make("leaf-spine-1", schedulers=1, seed=7, **MADE).params.starts
     np.testing.assert_array_equal(fresh.starts.jobs.duration_s, direct.jobs.duration_s)
+    _, turn = env.reset(jax.random.key(3), fresh)
+    jobs = env.with_jobs(turn, fresh).jobs
+    np.testing.assert_array_equal(jobs.duration_s, fresh.starts.jobs.duration_s[turn.state.jobs.number])
     jobs = jaxsched.make_job_list([0.0], [60.0], 1)
     with pytest.raises(UserError, match="fresh: the jobs of this environment are given"):
         jaxsched.make("leaf-spine-1", jobs).fresh(1)
