@@ -53,9 +53,7 @@ def main(data: Path, gpus: int) -> None:
         world, lists = build(policy, apps, [jobs], nodes, Rules(restart_s=RESTARTS_S))
         one = jax.tree.map(lambda leaf: leaf[0], lists)
         begun = time.process_time()
-        step = jax.jit(lambda state: rounds.one_round(policy, world, one, state)).lower(
-            start(world, one)
-        )
+        step = jax.jit(lambda state: rounds.one_round(policy, world, one, state)).lower(start(world, one))
         step = step.compile()
         print(f"{gpus} GPUs: a round under sia-greedy compiles in {time.process_time() - begun:.1f} CPU s")
         state = start(world, one)

@@ -23,7 +23,7 @@ from jaxsched.border import checked
 from jaxsched.cluster.hardware import total_gpus
 from jaxsched.env.environment import SHOWN, ClusterEnv, Episodes, Info
 from jaxsched.env.observation import Choice, Menu, Observation, observe
-from jaxsched.env.pool import copy_jobs, draw_number, draw_start, put_if, start_if, with_jobs
+from jaxsched.env.pool import copy_jobs, draw_number, draw_start, is_foreign, put_if, start_if, with_jobs
 from jaxsched.env.queues import Discipline
 from jaxsched.env.spaces import Box, Discrete, Named
 from jaxsched.env.stages import Playing, at_boundary, state_of, to_decide
@@ -118,7 +118,8 @@ class MenuEnv:
     def fresh(self, seed: int) -> Episodes:
         """`params` with as many episodes of other jobs, drawn with `seed`: for the next updates, in the same program.
 
-        Turns of other episodes do not go on with them: job lists are in `params`. `reset` begins some that do.
+        Turns of other episodes do not go on with them, for job lists are in `params`: their next step truncates them,
+        and begins others. `reset` does so at once.
 
         Raises:
             UserError: the jobs were given, or those of the seed need larger tables.
@@ -292,7 +293,8 @@ class MenuEnv:
         info |= {"intervals": intervals, "elapsed_s": intervals * params.env.interval_s}
         if self.rewarder is not None:
             before, then = copy_jobs(turn.state, params.starts), copy_jobs(state_of(after), params.starts)
-            reward = self.reward_of(before, then, params.env)
+            foreign = is_foreign(turn.played, params.starts)
+            reward = jnp.where(foreign, 0.0, self.reward_of(before, then, params.env))
         return after, reward, terminated, truncated, info
 
     def _waits(self, turn: Turn, option: Int32[Array, "P"]) -> Bool[Array, "P"]:

@@ -31,7 +31,7 @@ from jaxsched.env.extensions.preemption import no_service
 from jaxsched.env.extensions.sharing import with_fractions
 from jaxsched.env.extensions.starts import no_starts
 from jaxsched.env.observation import Observation, observe
-from jaxsched.env.pool import copy_jobs, draw_start, keep_jobs, start_if, with_jobs
+from jaxsched.env.pool import copy_jobs, draw_start, is_foreign, keep_jobs, start_if, with_jobs
 from jaxsched.env.queues import Discipline
 from jaxsched.env.spaces import Box, Discrete, Named
 from jaxsched.env.stages import ROUNDS, TURNS, Playing, at_boundary, step, to_decide
@@ -229,6 +229,8 @@ class ClusterEnv:
     ) -> tuple[State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
         """`step` that neither observes nor begins the next episode.
 
+        A state that began with other `params.starts` is truncated, and its reward is 0: its job list is not here.
+
         Args:
             state: as of `step`.
             action: likewise.
@@ -242,7 +244,9 @@ class ClusterEnv:
         after, reward = step(self.config, params.env, playing, action, ALWAYS, pace)
         reached = after.state
         terminated = is_finished(reached) & (after.intervals == 0)
-        truncated = ~terminated & (reached.clock >= params.env.horizon)
+        foreign = is_foreign(state, params.starts)
+        terminated, reward = terminated & ~foreign, jnp.where(foreign, 0.0, reward)
+        truncated = foreign | (~terminated & (reached.clock >= params.env.horizon))
         info = _info(params.env, reached, playing.state.clock)
         after = keep_jobs(after if isinstance(state, Playing) else reached, state)
         return after, reward, terminated, truncated, info

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.stages import Playing, at_boundary, state_of
 from jaxsched.env.state import Running, State
-from jaxsched.workload.jobs import JobTable, Listed
+from jaxsched.workload.jobs import JobTable, Listed, marks_of
 
 Played = TypeVar("Played", State, Playing, State | Playing)
 
@@ -43,6 +43,12 @@ def with_jobs(played: Played, pool: State) -> Played:
     return _replace_jobs(played, jobs.columns(pool.jobs)) if isinstance(jobs, Listed) else played
 
 
+def is_foreign(played: State | Playing, pool: State) -> Bool[Array, ""]:
+    """Whether an environment began in another pool, so that the list of its number here is not its own."""
+    jobs = state_of(played).jobs
+    return ~jobs.is_of(pool.jobs) if isinstance(jobs, Listed) else jnp.bool_(False)
+
+
 def keep_jobs(after: Played, before: State | Playing) -> Played:
     """An environment after a step, with what it had of its job list before `with_jobs`."""
     return _replace_jobs(after, state_of(before).jobs)
@@ -64,7 +70,8 @@ def _replace_jobs(played: Played, jobs: JobTable | Listed) -> Played:
 
 def _numbered(pool: State) -> State:
     """The pool with numbers for job lists."""
-    return pool.replace(jobs=Listed(number=jnp.arange(pool.clock.shape[0])))
+    numbers = jnp.arange(pool.clock.shape[0])
+    return pool.replace(jobs=Listed(number=numbers, mark=marks_of(pool.jobs, numbers)))
 
 
 def _fresh(pool: State, played: State | Playing) -> State:

@@ -14,8 +14,8 @@ from typing import Any, TypedDict, Unpack
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from jaxtyping import Float32, Float64, Int, Int32, Int64, Shaped
+from jax import Array, lax
+from jaxtyping import Bool, Float32, Float64, Int, Int32, Int64, Shaped
 from numpy.typing import ArrayLike
 
 from jaxsched.border import checked, perhaps
@@ -136,6 +136,11 @@ class Listed(Pytree):
     """In place of a job list its number among those of a pool: see `env.pool`."""
 
     number: Int32[Array, ""]
+    mark: Int32[Array, ""]  # of the list, to tell another pool's by
+
+    def is_of(self, lists: JobTable) -> Bool[Array, ""]:
+        """Whether the list of this number is, as far as marks tell, the one that the state began with."""
+        return marks_of(lists, self.number) == self.mark
 
     def columns(self, lists: JobTable) -> JobTable:
         """The list, whose columns are read where they lie in `lists`, that is, in tables on a leading axis."""
@@ -143,6 +148,15 @@ class Listed(Pytree):
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"no {name!r} here: a state has only the number of its job list; `env.with_jobs` adds it")
+
+
+_MARKED = 8  # jobs
+
+
+def marks_of(lists: JobTable, number: Int32[Array, "*B"]) -> Int32[Array, "*B"]:
+    """What tells the lists of these numbers from those of other pools: of run times of their first jobs."""
+    some = lists.duration_s[:, :_MARKED]
+    return (lax.bitcast_convert_type(some[number], jnp.int32) * jnp.arange(1, 2 * some.shape[1], 2)).sum(-1)
 
 
 def look_up(column: Int[Any, "J"], row: Int[Any, "*jobs"]) -> Int32[Any, "*jobs"]:

@@ -94,6 +94,12 @@ def test_other_jobs_of_another_seed(env):
     _, turn = env.reset(jax.random.key(3), fresh)
     jobs = env.with_jobs(turn, fresh).jobs
     np.testing.assert_array_equal(jobs.duration_s, fresh.starts.jobs.duration_s[turn.state.jobs.number])
+    for before, begins in ((turn, False), (env.reset(jax.random.key(3))[1], True)):  # of other episodes: it is cut off
+        _, after, reward, terminated, truncated, _ = env.step(
+            jax.random.key(4), before, jnp.array([env.num_actions - 1]), fresh
+        )
+        assert bool(truncated) == begins and not terminated and (not begins or (reward == 0).all())
+        assert after.state.jobs.is_of(fresh.starts.jobs)
     jobs = jaxsched.make_job_list([0.0], [60.0], 1)
     with pytest.raises(UserError, match="fresh: the jobs of this environment are given"):
         jaxsched.make("leaf-spine-1", jobs).fresh(1)
