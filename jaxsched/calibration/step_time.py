@@ -80,6 +80,8 @@ def read_step_times(paths: Sequence[str | Path]) -> StepTimes:
 
 def _row(nodes_of: Callable[[Row], list[int]], row: Row) -> tuple[str, int, str, float]:
     nodes, name = nodes_of(row), row.name("model")
+    if name == "all":
+        raise row.fail("model", "another name, for figures of all models stand under this one")
     step = row.seconds("step_time_s")
     row.number("sync_time_s", minimum=0)
     placement = "+".join(map(str, sorted(nodes)))

@@ -124,7 +124,7 @@ def _folder(path: Path) -> str:
     from jaxsched.learning.evolved.evolution import read_saved_config as saved_evolved
     from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER
     from jaxsched.learning.state import read_saved_config
-    from jaxsched.policies import evolved
+    from jaxsched.policies import evolved, exported
     from jaxsched.policies.checkpoint import WHAT, load_policy
     from jaxsched.sweeps.rows import ROWS_FILE, read_sweep_rows
     from jaxsched.workload import transformer
@@ -148,12 +148,15 @@ def _folder(path: Path) -> str:
         step_time.WHAT: step_time.load_model,
         transformer.WHAT: transformer.load_constants,
         learned.WHAT: functools.partial(learned.load, name=str(path)),
+        exported.WHAT: exported.load_exported,
     }
     if not isinstance(what, str) or what not in readers:
         raise UserError(f"{path / CARD_FILE}: what should be one of {', '.join(map(str, readers))}")
     readers[what](path)
     named = {WHAT: "checkpoint", evolved.LEVELS: "table of levels, a policy", evolved.SEEKING: "policy that seeks"}
     named[learned.WHAT] = "learned allocation, a policy of jobs with profiles"
+    if what == exported.WHAT:
+        return f"an {what}"
     return f"a {named.get(what, f'fitted model of {what}')}"
 
 
@@ -225,7 +228,11 @@ def _json(path: Path) -> str | None:
 
     content = read_json(path, most_bytes=MOST_BYTES)  # job logs are large
     if isinstance(content, dict) and {"policies", "config", "versions"} <= set(content):
+        if "worlds" in content:
+            return f"a comparison of {len(content['policies']):,} policies over {len(content['worlds']):,} worlds"
         return f"a comparison of {len(read_result(path).policies):,} policies"
+    if isinstance(content, dict) and "traceEvents" in content:
+        return f"a timeline for Perfetto, {len(content['traceEvents']):,} events"
     if any(source.rows is not None and source.rows(content) is not None for source in FORMATS):
         return None
     return f"{read_measurements([path])[0].rows:,} measurements of interference"

@@ -1,5 +1,6 @@
 """`jaxsched evaluate`: policies and checkpoints on the same jobs; `jaxsched report`: saved results as one page."""
 
+import contextlib
 import dataclasses
 import time
 from pathlib import Path
@@ -259,7 +260,7 @@ def evaluate_worlds(command: "Evaluate", worlds: str) -> None:
     from jaxsched.evaluation.figures import check_figure
     from jaxsched.evaluation.worlds import ONE_LIST, compare_worlds, write_worst
     from jaxsched.executors import choose_executor
-    from jaxsched.io.files import check_outputs
+    from jaxsched.io.files import check_outputs, locked
     from jaxsched.policies.registry import parse_all
     from jaxsched.worlds.families import FAMILIES, parse_worlds
     from jaxsched.worlds.world import PLAIN
@@ -284,26 +285,27 @@ def evaluate_worlds(command: "Evaluate", worlds: str) -> None:
         if passed_s > EVERY_S:  # nothing is said of what takes a moment
             display.more("drawing", done, total, passed_s, "worlds")
 
-    with choose_executor(command.on, command.ask, JOBS_FOLDER) as executor, RunDisplay(names, jobs) as display:
-        found = compare_worlds(
-            choice,
-            command.policies,
-            command.settings(),
-            first=command.seed,
-            num_jobs=command.num_jobs,
-            seeds=seeds,
-            report=display.report,
-            drawn=drawn,
-            executor=executor,
-        )
-    with results() as write:
-        write(command.json, text(world_tables.dumps(found)))
-        write(command.markdown, text(world_tables.report_markdown(found)))
-        write(command.figure, lambda path: world_tables.draw_profile(found, path))
-        print(world_tables.report_text(found))
-    if command.worst is not None:
-        write_worst(found, command.worst)
-        print(f"wrote {command.worst}")
+    with contextlib.nullcontext() if command.worst is None else locked(command.worst):
+        with choose_executor(command.on, command.ask, JOBS_FOLDER) as executor, RunDisplay(names, jobs) as display:
+            found = compare_worlds(
+                choice,
+                command.policies,
+                command.settings(),
+                first=command.seed,
+                num_jobs=command.num_jobs,
+                seeds=seeds,
+                report=display.report,
+                drawn=drawn,
+                executor=executor,
+            )
+        with results() as write:
+            write(command.json, text(world_tables.dumps(found)))
+            write(command.markdown, text(world_tables.report_markdown(found)))
+            write(command.figure, lambda path: world_tables.draw_profile(found, path))
+            print(world_tables.report_text(found))
+        if command.worst is not None:
+            write_worst(found, command.worst)
+            print(f"wrote {command.worst}")
 
 
 def check_alone(command: "Evaluate") -> None:
@@ -324,10 +326,10 @@ def check_alone(command: "Evaluate") -> None:
 def check_new(folder: Path) -> None:
     """UserError unless the folder of the worst worlds can be written and holds nothing yet."""
     from jaxsched.errors import UserError
-    from jaxsched.io.files import check_folder
+    from jaxsched.io.files import LOCK_FILE, check_folder
 
     check_folder(folder, "--worst")
-    if folder.is_dir() and any(folder.iterdir()):
+    if folder.is_dir() and any(path.name != LOCK_FILE for path in folder.iterdir()):
         raise UserError(f"--worst {folder}: is not empty; name a new folder")
 
 

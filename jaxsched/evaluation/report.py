@@ -28,7 +28,7 @@ from jaxsched.evaluation.replay import footprints_of
 from jaxsched.evaluation.tables import Comparison, PolicyResult
 from jaxsched.evaluation.timelines import link_use, spans_of
 from jaxsched.io.files import write_text
-from jaxsched.simulation.outcome import DONE, Attempts
+from jaxsched.simulation.outcome import DONE, NOT_ARRIVED, REJECTED, Attempts
 from jaxsched.simulation.settings import Settings, params_for
 from jaxsched.workload.jobs import JobList
 
@@ -74,6 +74,7 @@ def runs(comparison: Comparison, cluster: Cluster, decisions: Decisions | None =
     gpus, servers = _gpus(cluster)
     settings = comparison.settings
     params = params_for(cluster, jobs, settings)
+    names, user = _users(jobs)
     return {
         "policies": [
             _run(row, cluster, gpus, params, settings) | {"decisions": _decisions((decisions or {}).get(row.name, ()))}
@@ -85,19 +86,19 @@ def runs(comparison: Comparison, cluster: Cluster, decisions: Decisions | None =
             "ideal_s": pack_column(jobs.duration_s, np.float64),
             "gpus": pack_column(jobs.gpu_demand, np.float32),
             "model": _pack_numbers(jobs.model),
-            "user": _pack_numbers(jobs.tenant),
+            "user": _pack_numbers(user),
         },
         "models": list(first.models),
-        "tenants": _tenant_names(jobs),
+        "tenants": names,
         "servers": servers,
         "gpus": len(gpus),
     }
 
 
-def _tenant_names(jobs: JobList) -> list[str]:
-    """By the numbers that jobs have; "" for one that nobody has."""
-    names = dict(zip(jobs.tenant.tolist(), jobs.tenant_name.tolist()))
-    return [names.get(number, "") for number in range(max(names, default=-1) + 1)]
+def _users(jobs: JobList) -> tuple[list[str], Int[np.ndarray, "J"]]:
+    """Their names, and the number of each job's among these; of tenants where the log names no users."""
+    names, numbers = np.unique(jobs.user if (jobs.user != "").any() else jobs.tenant_name, return_inverse=True)
+    return names.tolist(), numbers
 
 
 def check_number(policies: int) -> None:
@@ -151,7 +152,7 @@ def _run(
     spans, attempts = spans_of(result, cluster), result.attempts
     prints = footprints_of(attempts, result.jobs, cluster, params)
     parts = parts_of(result, cluster, params, prints)
-    end_s = max(float(np.nanmax(result.finish_s, initial=0.0)), 1.0)
+    end_s = max(result.end_s, 1.0)
     links = link_use(attempts, cluster, prints, LINK_PARTS, end_s)
     percent = np.clip(np.rint(100 * links.use[:MOST_LINKS]), 0, FULLEST)
     where = [gpus[place] for place in zip(spans.server.tolist(), spans.group.tolist(), spans.gpu.tolist())]
@@ -159,6 +160,8 @@ def _run(
         "name": row.name,
         "start_s": pack_column(np.nan_to_num(result.start_s, nan=-1.0), np.float64),
         "finish_s": pack_column(np.nan_to_num(result.finish_s, nan=-1.0), np.float64),
+        "end_s": end_s,
+        "came": pack_column((~np.isin(result.status, (REJECTED, NOT_ARRIVED))).astype(np.uint8), np.uint8),
         "attempts": None if result.logged is None else _attempts(attempts, settings),
         "gpu": _pack_numbers(np.array(where, np.int32)),
         "parts": {name: pack_column(np.nan_to_num(getattr(parts, f"{name}_s")), np.float32) for name in ADDED},

@@ -107,6 +107,8 @@ class SavedRun:
     links: SavedLinks
     decisions: list[dict[str, Any]]
     attempts: SavedAttempts | None = None
+    end_s: float | None = None  # results of old do not say it, and nor which jobs came into a queue
+    came: Packed | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +139,10 @@ def read_result(path: str | Path) -> Saved:
     """A result from a file. UserError for what is none."""
     wanted = "a result that `jaxsched evaluate --json` wrote"
     none = f"{path}: is no result of `jaxsched evaluate --json`"
-    found = convert(Saved, read_json(path, wanted), none)
+    content = read_json(path, wanted)
+    if isinstance(content, dict) and "worlds" in content:
+        raise UserError(f"{path}: is a comparison over worlds, of which there is no page; see --figure and --markdown")
+    found = convert(Saved, content, none)
     found = dataclasses.replace(found, said=convert(SavedConfig, found.config, none).runs)
     if not found.policies:
         raise UserError(f"{path}: has no policies, should be {wanted}")

@@ -272,6 +272,8 @@ def _check_outages(cluster: Cluster, job_lists: Sequence[JobList], settings: Set
 def explain_horizon(params: EnvParams, settings: Settings) -> str:
     """Why a run ended there."""
     seconds = int(params.horizon) * settings.interval_s
+    if settings.horizon_s is None and int(params.horizon) >= LARGEST_HORIZON:
+        return f"at {seconds:,.0f} s, for interval_s is short and the clock counts {LARGEST_HORIZON:,} intervals"
     asked = settings.horizon_s is not None and seconds > settings.horizon_s
     return f"at the horizon of {seconds:,.0f} s" + (f" ({settings.horizon_s:g} s in whole intervals)" if asked else "")
 

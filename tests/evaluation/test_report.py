@@ -72,6 +72,19 @@ def test_a_page_needs_nothing_else_and_holds_the_runs(comparison, cluster):
     np.testing.assert_array_equal(unpacked(data["jobs"]["submit_s"]), comparison.rows[0].outcomes[0].jobs.submit_s)
 
 
+def test_a_page_says_who_came_and_when_the_run_ended(cluster):
+    """Before: rejected jobs waited to the end, and a run that was cut off ended with its last finish."""
+    gpus = int(np.asarray(cluster.group_gpus).sum())
+    users = {"user": np.array(["b", "a", "b", ""])}
+    jobs = make_job_list([0.0, 0.0, 60.0, 1200.0], [300.0, 1e6, 1e6, 60.0], [1, 1, 2 * gpus, 1])
+    jobs = dataclasses.replace(jobs, **users)
+    found = compare(cluster, [jobs], ["pack"], Settings(horizon_s=600.0, record_placements=True))
+    data = data_of(report_html(found, cluster))
+    (run,) = data["policies"]
+    assert run["end_s"] == 600.0 == run["links"]["end_s"] and unpacked(run["came"]).tolist() == [1, 1, 0, 0]
+    assert [data["tenants"][number] for number in unpacked(data["jobs"]["user"])] == jobs.user.tolist()
+
+
 def test_a_page_shows_runs_with_outages_of_a_file(cluster):
     out = Outages(np.array([0]), np.array([60.0]), np.array([120.0]))
     jobs, settings = make_job_list([0.0], 300.0, 1), Settings(outages=out, record_placements=True)

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from jaxsched import shipped
+from jaxsched.cli.check import what_is
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.evaluation import world_tables
 from jaxsched.evaluation.world_tables import Played, WorldResult, WorldsComparison
 from jaxsched.evaluation.worlds import COMMAND, command, compare_worlds, write_worst
 from jaxsched.executors import LocalExecutor
+from jaxsched.io.files import locked
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
 from jaxsched.simulation.jax_program import Program
@@ -153,12 +155,16 @@ def test_a_policy_that_cannot_play_a_world_is_named_with_the_world(capsys, tmp_p
 
 def test_the_command_writes_what_it_shows(tmp_path, capsys):
     figure, page, worst = tmp_path / "profile.svg", tmp_path / "table.md", tmp_path / "worst"
-    files = ["--figure", figure, "--markdown", page, "--worst", worst]
+    files = ["--figure", figure, "--markdown", page, "--worst", worst, "--json", tmp_path / "worlds.json"]
     main(["evaluate", "--worlds", "any:1", "--num-jobs", str(JOBS), "--policies", "pack", *map(str, files)])
     shown = capsys.readouterr().out
     assert "worst of pack: any-0" in shown and "within a factor" in page.read_text()
     assert figure.stat().st_size > 1000 and (worst / "any-0" / "cluster.yaml").exists()
     assert "is not empty" in refused(capsys, "evaluate", "--worlds", "any:1", "--worst", worst)
+    with locked(tmp_path / "taken"):
+        assert "is in use by" in refused(capsys, "evaluate", "--worlds", "any:1", "--worst", tmp_path / "taken")
+    assert str(what_is(tmp_path / "worlds.json")).endswith("policies over 1 worlds")
+    assert "a comparison over worlds, of which there is no page" in refused(capsys, "report", tmp_path / "worlds.json")
 
 
 def test_a_world_is_played_again_from_its_folder_with_what_lies_elsewhere(found, tmp_path, monkeypatch):

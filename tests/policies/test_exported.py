@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 
+from jaxsched.cli.check import what_is
 from jaxsched.cluster.presets import get_cluster
 from jaxsched.errors import UserError
 from jaxsched.policies.exported import CARD_FILE, PROGRAM_FILE, export_policy, load_exported
@@ -53,6 +54,7 @@ def test_the_program_decides_as_the_checkpoint_does_without_its_libraries(folder
 
 
 def test_a_cluster_of_other_sizes_is_refused(folder):
+    assert what_is(folder) == "an exported policy"
     on = load_scenario("leaf-spine-4", "distributed", schedulers=2, num_jobs=5)
     with pytest.raises(UserError, match=r"is for observation.group float32\[2, 1, 2, 8\], this cluster has .*2, 2, 2"):
         simulate([load_exported(folder)], on.cluster, on.jobs, Settings())

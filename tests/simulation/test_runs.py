@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jaxsched.calibration.interference.named import interference_model
+from jaxsched.cluster.presets import get_cluster
 from jaxsched.env.environment import initial_state, is_finished
 from jaxsched.env.stages import transition
 from jaxsched.env.state import EnvConfig, make_params, wait_action
@@ -105,6 +106,8 @@ def test_horizon_cuts_off_and_accounts_for_every_job(cluster):
     assert counts.arrived == counts.finished + counts.running + counts.queued + counts.rejected < len(jobs)
     assert counts.running + counts.queued > 0
     assert math.isnan(row.figures.jct_mean_s) and "at the horizon of 1,200 s" in row.notes[0]
+    cut = rules.explain_horizon(make_params(get_cluster("leaf-spine-1")), Settings(interval_s=1e-5))
+    assert cut == "at 10,737 s, for interval_s is short and the clock counts 1,073,741,824 intervals"
 
 
 @pytest.mark.slow
