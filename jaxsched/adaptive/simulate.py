@@ -113,8 +113,8 @@ def rounds_of(lists: Sequence[Sequence[Job]], period_s: float) -> int:
     """How many rounds are played at most. UserError if those up to the last submission are too many."""
     if not 0.0 < period_s < np.inf:
         raise UserError(f"period_s: {period_s} should be a number of seconds above 0")
-    if not all(lists):
-        raise UserError("lists: one has no jobs, should have one at least")
+    if not any(lists):
+        raise UserError("lists: have no jobs, should have one at least")
     last = max((job for jobs in lists for job in jobs), key=lambda job: job.submit_s)
     rounds = int(np.ceil((last.submit_s - begin_of(lists, period_s)) / period_s)) + LATEST_END
     if rounds > MOST_ROUNDS:

@@ -229,7 +229,8 @@ class ClusterEnv:
     ) -> tuple[State | Playing, Float32[Array, "P"], Bool[Array, ""], Bool[Array, ""], Info]:
         """`step` that neither observes nor begins the next episode.
 
-        A state that began with other `params.starts` is truncated, and its reward is 0: its job list is not here.
+        A state that began with other `params.starts` is truncated: its job list is not here. Its reward is 0, its
+        `jct_mean_s` NaN, and what else it shows means nothing.
 
         Args:
             state: as of `step`.
@@ -248,6 +249,7 @@ class ClusterEnv:
         terminated, reward = terminated & ~foreign, jnp.where(foreign, 0.0, reward)
         truncated = foreign | (~terminated & (reached.clock >= params.env.horizon))
         info = _info(params.env, reached, playing.state.clock)
+        info["jct_mean_s"] = jnp.where(foreign, jnp.nan, info["jct_mean_s"])
         after = keep_jobs(after if isinstance(state, Playing) else reached, state)
         return after, reward, terminated, truncated, info
 

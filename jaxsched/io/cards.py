@@ -26,6 +26,7 @@ from jaxsched.machine import versions
 WEIGHTS_FILE, CARD_FILE = "weights.msgpack", "card.json"
 SCHEMA = 1
 MOST_CARD_BYTES, MOST_WEIGHTS_BYTES = 1 << 24, 1 << 30
+ADDED = ("figures", "curve", "commands")  # to a card that is there already
 
 
 class _Head(msgspec.Struct):
@@ -153,10 +154,14 @@ def digest(content: Any) -> str:
 
 
 def named_files(content: Any) -> dict[str, str]:
-    """Digests of the files, and of the folders with a card, that texts of `content` name: name -> SHA-256."""
+    """Digests of the files, and of the folders with a card, that texts of `content` name: name -> SHA-256.
+
+    A folder counts if its name is a path with several parts: words such as `default` name what comes with jaxsched.
+    """
     names = [text.partition(".py:")[0] + ".py" * (".py:" in text) for text in _texts(content)]
-    found = {name: _digest_file(name, *os.stat(name)[6:]) for name in names if os.path.isfile(name)}
-    return found | {name: _digest_folder(Path(name)) for name in names if os.path.isfile(Path(name) / CARD_FILE)}
+    folders = [name for name in names if len(Path(name).parts) > 1 and os.path.isfile(Path(name) / CARD_FILE)]
+    files = {name: _digest_file(name, *_stat(name)) for name in names if os.path.isfile(name)}
+    return files | {name: _digest_folder(Path(name)) for name in folders}
 
 
 def find_changed(files: Mapping[str, str], content: Any) -> str | None:
@@ -174,19 +179,25 @@ def _texts(content: Any) -> Iterator[str]:
             yield from _texts(one)
 
 
+def _stat(name: str) -> tuple[int, ...]:
+    """What changes with a file."""
+    found = os.stat(name)
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
 @functools.lru_cache(maxsize=256)
-def _digest_file(name: str, *stat: float) -> str:
-    """`stat`: its size and times; where they are the same, so is it."""
+def _digest_file(name: str, *stat: int) -> str:
+    """`stat`: of the file; where it is the same, so is it."""
     with open(name, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _digest_folder(folder: Path) -> str:
-    """Of its weights, and of what its card says but for figures, which may be added later."""
-    card = parse_json(read_text(folder / CARD_FILE, MOST_CARD_BYTES), CARD_FILE)
-    said = {key: value for key, value in card.items() if key != "figures"} if isinstance(card, dict) else card
+    """Of its weights, and of what its card says but for what may be added later."""
+    card = parse_json(read_text(folder / CARD_FILE, MOST_CARD_BYTES), f"{folder}: {CARD_FILE}")
+    said = {key: value for key, value in card.items() if key not in ADDED} if isinstance(card, dict) else card
     path = str(folder / WEIGHTS_FILE)
-    weights = _digest_file(path, *os.stat(path)[6:]) if os.path.isfile(path) else ""
+    weights = _digest_file(path, *_stat(path)) if os.path.isfile(path) else ""
     return hashlib.sha256((json.dumps(said, sort_keys=True) + weights).encode()).hexdigest()
 
 

@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -84,14 +84,15 @@ def train(
     elif (run_dir / POLICY_FOLDER).exists():
         raise UserError(f"run {run_dir}: holds the policy of a run whose {STATE_FOLDER} is gone; choose another folder")
     config = settle_path(config)
+    files = named_files(to_dict(config))  # before any is read: one may be edited while the run goes on
     setting = make_setting(config, debug_checks)
     wait_for_all("looked")  # before another process puts a run there
     with lock_by_first(run_dir), _explain_system_errors(run_dir):
         if begin is not None:
             begin()
         programs = programs or programs_of(setting)
-        state = _begin(config, setting, run_dir, programs, resume, command)
-        _train(config, setting, run_dir, state, programs, report, save_every)
+        state = _begin(config, setting, run_dir, programs, resume, command, files)
+        _train(config, setting, run_dir, state, programs, report, save_every, files)
     return run_dir / POLICY_FOLDER
 
 
@@ -103,6 +104,7 @@ def _train(
     programs: Programs,
     report: Report | None,
     save_every: int,
+    files: Mapping[str, str],
 ) -> None:
     """Chunks from `state` on, to the last one."""
     chunks = config.ppo.chunks
@@ -114,17 +116,17 @@ def _train(
         row = {"chunk": done, "chunks": chunks} | {name: value.item() for name, value in metrics.items()}
         if done % config.validation.every == 0 or done == chunks:
             row["validation_jct_s"] = float(programs.validate(state.weights))
-            state = programs.place(_keep_best(run_dir, config, setting, state, row["validation_jct_s"]))
+            state = programs.place(_keep_best(run_dir, config, setting, state, row["validation_jct_s"], files))
         timing = {"chunk": done, "wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
         if is_first():
             append(run_dir / METRICS_FILE, row)
             append(run_dir / TIMING_FILE, timing)
         if done % save_every == 0 or done == chunks:
-            save(run_dir / STATE_FOLDER, state, config)
+            save(run_dir / STATE_FOLDER, state, config, files=files)
         if report:
             report(row | timing)
     if is_first():
-        finish(run_dir, config, setting, state)
+        finish(run_dir, config, setting, state, files)
 
 
 @contextmanager
@@ -139,21 +141,27 @@ def _explain_system_errors(run_dir: Path) -> Iterator[None]:
 
 
 def _begin(
-    config: TrainConfig, setting: Setting, run_dir: Path, programs: Programs, resume: bool, command: str
+    config: TrainConfig,
+    setting: Setting,
+    run_dir: Path,
+    programs: Programs,
+    resume: bool,
+    command: str,
+    files: Mapping[str, str],
 ) -> TrainState:
     """The state to go on from, the newest of the folder or a fresh one; the folder's logs end where it does."""
     state = programs.initial()
     run_dir.mkdir(parents=True, exist_ok=True)
-    if not (resume and has_untrained(run_dir)):  # what is there otherwise is of a run that ended before its first step
+    if not (resume and has_untrained(run_dir)):  # one of a run that ended before its first step may be there
         first = programs.place(state)
         jct_s = programs.validate(first.weights)
         if is_first():
-            write_policy(run_dir, config, setting, first.replace(best_jct_s=jct_s), UNTRAINED_FOLDER)
+            write_policy(run_dir, config, setting, first.replace(best_jct_s=jct_s), UNTRAINED_FOLDER, files)
     if resume:
         state = restore(run_dir / STATE_FOLDER, state)
     state = programs.place(state)
     if not resume:
-        save(run_dir / STATE_FOLDER, state, config)
+        save(run_dir / STATE_FOLDER, state, config, files=files)
     if is_first():
         if not resume:
             write_text(run_dir / COMMAND_FILE, command)
@@ -167,12 +175,14 @@ def cut_logs(run_dir: Path, chunks: int) -> None:
         truncate(run_dir / name, chunks)
 
 
-def _keep_best(run_dir: Path, config: TrainConfig, setting: Setting, state: TrainState, jct_s: float) -> TrainState:
+def _keep_best(
+    run_dir: Path, config: TrainConfig, setting: Setting, state: TrainState, jct_s: float, files: Mapping[str, str]
+) -> TrainState:
     """The state with its weights as the best ones, and their policy written, if `jct_s` is the least so far."""
     if jct_s < float(state.best_jct_s):
         state = state.replace(best_weights=jax.tree.map(jnp.copy, state.weights), best_jct_s=jnp.float32(jct_s))
         if is_first():
-            write_policy(run_dir, config, setting, state)
+            write_policy(run_dir, config, setting, state, files=files)
     return state
 
 
@@ -194,14 +204,22 @@ def train_or_resume(
 
 
 def write_policy(
-    run_dir: Path, config: TrainConfig, setting: Setting, state: TrainState, name: str = POLICY_FOLDER
+    run_dir: Path,
+    config: TrainConfig,
+    setting: Setting,
+    state: TrainState,
+    name: str = POLICY_FOLDER,
+    files: Mapping[str, str] | None = None,
 ) -> None:
-    """The policy of `state.best_weights` and its card, into the folder `name` of the run's."""
+    """The policy of `state.best_weights` and its card, into the folder `name` of the run's.
+
+    `files`: those that the run began with (`io.cards.named_files`); None: as they are now.
+    """
     params = setting.worlds.params
     racks = params.cluster.rack_id.shape[1]
     card = {
         "config": to_dict(config),
-        "files": named_files(to_dict(config)),
+        "files": named_files(to_dict(config)) if files is None else dict(files),
         "chunk": int(state.chunk),
         "validation_jct_s": float(state.best_jct_s) if math.isfinite(state.best_jct_s) else None,
         "device": jax.devices()[0].device_kind,
@@ -218,13 +236,15 @@ def write_policy(
     )
 
 
-def finish(run_dir: Path, config: TrainConfig, setting: Setting, state: TrainState) -> None:
+def finish(
+    run_dir: Path, config: TrainConfig, setting: Setting, state: TrainState, files: Mapping[str, str] | None = None
+) -> None:
     """Puts into the policy's card what is known at the run's end: its curve and the command that started it.
 
     If no validation run came to its end, the last weights are the policy, and its card has no validation JCT.
     """
     if not (run_dir / POLICY_FOLDER).is_dir():
-        write_policy(run_dir, config, setting, state.replace(best_weights=state.weights))
+        write_policy(run_dir, config, setting, state.replace(best_weights=state.weights), files=files)
     curve = curve_of(run_dir, read_rows(run_dir / METRICS_FILE))
     path = run_dir / COMMAND_FILE
     command = path.read_text() if path.exists() else ""

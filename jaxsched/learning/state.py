@@ -7,7 +7,7 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -73,17 +73,25 @@ def has_step(folder: Path) -> bool:
         return manager.latest_step() is not None
 
 
-def save(folder: Path, state: TrainState, config: TrainConfig, chunks: int | None = None) -> None:
+def save(
+    folder: Path,
+    state: TrainState,
+    config: TrainConfig,
+    chunks: int | None = None,
+    files: Mapping[str, str] | None = None,
+) -> None:
     """Write one step, numbered by the chunks done; a step is either whole or absent.
 
-    Of several runs' states, stacked, `chunks` says how many all of them have done. OSError if it cannot be written.
+    Of several runs' states, stacked, `chunks` says how many all of them have done. `files`: those that the run began
+    with (`io.cards.named_files`); None: as they are now. OSError if it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     needed = sum(leaf.nbytes for leaf in jax.tree.leaves(state)) + _BESIDE_BYTES
     if shutil.disk_usage(folder).free < needed:  # told before Orbax's threads run into it, each in its own words
         raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, a step needs {needed / 2**20:,.0f} MiB")
     content = to_dict(config)
-    about = {"schema": SCHEMA, "config": content, "versions": versions(), "files": named_files(content)}
+    files = named_files(content) if files is None else dict(files)
+    about = {"schema": SCHEMA, "config": content, "versions": versions(), "files": files}
     with _signals_later(), _plain_errors(), _manager(folder) as manager:
         args = ocp.args.Composite(state=ocp.args.StandardSave(_without_empty(state)), about=ocp.args.JsonSave(about))
         manager.save(int(state.chunk) if chunks is None else chunks, args=args)

@@ -108,11 +108,13 @@ class Column(Pytree):
 
     lists: Shaped[Array, "L *axes J"]
     number: Int32[Array, ""]  # of the list
+    __iter__ = None  # or Python would ask for one entry after the other, without end
 
     def __getitem__(self, index: Any) -> Array:
         if isinstance(index, slice):
             return self.lists[self.number][index]
-        if isinstance(index, tuple):  # `[:, row]`
+        if isinstance(index, tuple):
+            assert index[0] == slice(None), "of columns with axes `[:, row]` alone is read"
             return jnp.moveaxis(self.lists[self.number, :, index[1]], -1, 0)
         return self.lists[self.number, index]
 
@@ -154,9 +156,13 @@ _MARKED = 8  # jobs
 
 
 def marks_of(lists: JobTable, number: Int32[Array, "*B"]) -> Int32[Array, "*B"]:
-    """What tells the lists of these numbers from those of other pools: of run times of their first jobs."""
-    some = lists.duration_s[:, :_MARKED]
-    return (lax.bitcast_convert_type(some[number], jnp.int32) * jnp.arange(1, 2 * some.shape[1], 2)).sum(-1)
+    """What tells the lists of these numbers from those of other pools: of what their first jobs are like."""
+    found = jnp.zeros_like(number)
+    for name in ("arrival", "duration_s", "workers", "gpus_per_worker", "model"):
+        some = getattr(lists, name)[number, :_MARKED]
+        whole = lax.bitcast_convert_type(some, jnp.int32) if some.dtype == jnp.float32 else some.astype(jnp.int32)
+        found = found * 31 + (whole * jnp.arange(1, 2 * some.shape[-1], 2)).sum(-1)
+    return found
 
 
 def look_up(column: Int[Any, "J"], row: Int[Any, "*jobs"]) -> Int32[Any, "*jobs"]:

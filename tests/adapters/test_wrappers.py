@@ -10,6 +10,7 @@ import pytest
 import jaxsched
 from jaxsched.adapters.menu_env import MenuEpisodes
 from jaxsched.adapters.wrappers import LogWrapper, OneScheduler
+from jaxsched.env.pool import is_foreign, starts_of
 from jaxsched.errors import UserError
 
 MADE = {"num_jobs": 6, "episodes": 2, "mean_duration_s": 300.0}
@@ -100,6 +101,10 @@ def test_other_jobs_of_another_seed(env):
         )
         assert bool(truncated) == begins and not terminated and (not begins or (reward == 0).all())
         assert after.state.jobs.is_of(fresh.starts.jobs)
+    starts = env.params.starts
+    for name in ("arrival", "workers"):  # lists that differ in anything
+        others = starts.replace(jobs=starts.jobs.replace(**{name: getattr(starts.jobs, name) + 1}))
+        assert bool(is_foreign(starts_of(starts, jnp.int32(0)), others))
     jobs = jaxsched.make_job_list([0.0], [60.0], 1)
     with pytest.raises(UserError, match="fresh: the jobs of this environment are given"):
         jaxsched.make("leaf-spine-1", jobs).fresh(1)

@@ -145,6 +145,17 @@ def test_the_hours_before_the_first_job_change_nothing(folder, tmp_path):
     assert a[0] > 3600
 
 
+def test_fewer_jobs_than_schedulers(folder, tmp_path):
+    (tmp_path / "one.csv").write_text("\n".join((folder / "workload.csv").read_text().splitlines()[:2]) + "\n")
+    for law in ("none", "default"):
+        main(
+            ["simulate", "--profiles", str(folder / "profiles"), "--cluster", str(folder / "cluster.yaml")]
+            + ["--policy", "equal", "--workload", str(tmp_path / "one.csv"), "--schedulers", "4", "--interference", law]
+            + ["--jobs-out", str(tmp_path / f"{law}.csv")]
+        )
+    assert (tmp_path / "none.csv").read_text() == (tmp_path / "default.csv").read_text()
+
+
 def test_what_makes_no_sense_is_one_line(folder, tmp_path):
     apps, path = read_applications(folder / "profiles"), tmp_path / "workload.csv"
     path.write_text(f"{HEADER}\na,1,small,1,16\nb,90000000,small,1,16\n")
@@ -156,7 +167,7 @@ def test_what_makes_no_sense_is_one_line(folder, tmp_path):
         "interference: 1.5 should be": lambda: Rules(interference=1.5),
         "nodes: 1 of 0 GPUs": lambda: Nodes(1, 0),
         "nodes: there are none": lambda: run_times("equal", apps, (), folder / "workload.csv"),
-        "lists: one has no jobs": lambda: simulate(POLICIES["equal"], apps, [[]], nodes),
+        "lists: have no jobs": lambda: simulate(POLICIES["equal"], apps, [[]], nodes),
         "nodes of 16 GPUs: should have at most 9": lambda: run_times(
             "equal", apps, (Nodes(2, 16),), folder / "workload.csv"
         ),

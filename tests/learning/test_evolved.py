@@ -414,7 +414,7 @@ def test_a_run_from_before_is_refused(whole, tmp_path):
     """Its numbers may have been part of another rule."""
     content = json.loads((whole / STATE_FILE).read_text()) | {"schema": 1}
     (tmp_path / STATE_FILE).write_text(json.dumps(content))
-    with pytest.raises(UserError, match="schema 1, this version reads schema 2"):
+    with pytest.raises(UserError, match="schema 1, this version reads schema 3"):
         read_saved_config(tmp_path)
 
 

@@ -12,7 +12,7 @@ import pytest
 from jaxsched.cli.main import main
 from jaxsched.errors import UserError
 from jaxsched.evaluation.metrics import mean_interval
-from jaxsched.io.cards import digest
+from jaxsched.io.cards import digest, named_files
 from jaxsched.sweeps.records import VALIDATION, doubts, figures_of, read_records, record_of, with_references
 from jaxsched.sweeps.tables import curves, curves_of_runs, group_along_axis, rank_groups
 from tests.support.commands import refused
@@ -271,7 +271,7 @@ def test_where_points_run_is_refused_where_none_does(capsys):
             assert said == "--on, --ask: say where points run, and --plan and --table run none; leave them out"
 
 
-def test_what_a_row_depends_on_is_what_folders_hold(tmp_path):
+def test_what_a_row_depends_on_is_what_folders_hold(tmp_path, monkeypatch):
     folder = tmp_path / "policy"
     folder.mkdir()
     (folder / "weights.msgpack").write_bytes(b"1")
@@ -279,8 +279,13 @@ def test_what_a_row_depends_on_is_what_folders_hold(tmp_path):
     first = digest([str(folder)])
     (folder / "card.json").write_text('{"chunk": 1, "figures": [2]}')
     assert digest([str(folder)]) == first
-    (folder / "weights.msgpack").write_bytes(b"23")
+    (folder / "weights.msgpack").write_bytes(b"2")
     assert digest([str(folder)]) != first
+    monkeypatch.chdir(tmp_path)
+    assert not named_files(["policy", "", {"law": "default"}]) and list(named_files(["./policy/../policy"]))
+    (folder / "card.json").write_text("no card")
+    with pytest.raises(UserError, match=r"policy: card\.json"):
+        named_files([str(folder)])
 
 
 def test_all_tests_together(capsys, tmp_path):

@@ -9,7 +9,7 @@ import dataclasses
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -26,13 +26,16 @@ LEAST_GAIN = 1e-6  # of a score, below which it is rounding
 
 
 def find_preferred(
-    capacity: FreeCapacity, gang: Gang, targets: Sequence[Target], running: Sequence[RunningPart]
+    capacity: FreeCapacity, gang: Gang, targets: Sequence[Target], running: Sequence[RunningPart], merged: bool
 ) -> list[Target] | None:
-    """Targets on equal nodes with a higher score; None if there are none. `running`: all gangs that have GPUs."""
+    """Targets on equal nodes with a higher score; None if there are none.
+
+    `running`: all gangs that have GPUs. `merged`: the GPU groups of a node count as one.
+    """
     pods = [pod for pod, _, _ in targets]
     if not capacity.preferences.wanted(pods) or any(row < 0 for _, row, _ in targets):
         return None
-    used, usable = Counter(row for _, row, _ in targets), capacity.usable(gang)
+    used, usable = Counter(row for _, row, _ in targets), capacity.usable(gang, merged)
     if not all(usable[row].any() for row in used):  # a parameter server where no worker could be
         return None
     score = capacity.preferences.of_all(pods, capacity.allowed(gang.workers[0]))
@@ -124,28 +127,26 @@ def equivalence_classes(capacity: FreeCapacity, gangs: Sequence[Gang], alone: Se
     Where one needs whole nodes, all that may use these are shown nodes as wholes: so they are in one queue, and the
     policy's order and what it reserves hold between them.
     """
-    found: list[GangClass] = []
-    whole: set[str] = set()
+    by_itself = {gang.key: gang.key if gang.key in alone else "" for gang in gangs}
+    needs = {gang.key for gang in gangs if _needs_whole_nodes(capacity, gang)}
+    views = {_legal(capacity, gang, True) for gang in gangs if gang.key in needs and not by_itself[gang.key]}
+    needs |= {gang.key for gang in gangs if not by_itself[gang.key] and views and _legal(capacity, gang, True) in views}
+    found: dict[Hashable, list[Gang]] = {}
     for gang in gangs:
-        with blame([gang]):
-            whole |= {gang.key} if capacity.merged(gang) else set()
-    for alike in _group(gangs, lambda gang: (gang.key if gang.key in alone else "", _legal(capacity, gang, True))):
-        merged = any(gang.key in whole for gang in alike)
-        split = [alike] if merged else _group(alike, lambda gang: _legal(capacity, gang, False))
-        found += [GangClass(tuple(some), merged) for some in split]
-    return sorted(found, key=lambda one: (-one.gangs[0].priority, one.gangs[0].submit_s, one.gangs[0].key))
+        merged = gang.key in needs
+        found.setdefault((merged, by_itself[gang.key], _legal(capacity, gang, merged)), []).append(gang)
+    classes = [GangClass(tuple(alike), alike[0].key in needs) for alike in found.values()]
+    return sorted(classes, key=lambda one: (-one.gangs[0].priority, one.gangs[0].submit_s, one.gangs[0].key))
+
+
+def _needs_whole_nodes(capacity: FreeCapacity, gang: Gang) -> bool:
+    with blame([gang]):
+        return capacity.merged(gang)
 
 
 def _legal(capacity: FreeCapacity, gang: Gang, merged: bool) -> tuple[int, bytes]:
     with blame([gang]):
         return gang.priority, capacity.usable(gang, merged).tobytes()
-
-
-def _group(gangs: Iterable[Gang], key: Callable[[Gang], Hashable]) -> list[list[Gang]]:
-    found: dict[Hashable, list[Gang]] = {}
-    for gang in gangs:
-        found.setdefault(key(gang), []).append(gang)
-    return list(found.values())
 
 
 class PolicyRounds:
@@ -209,7 +210,7 @@ class PolicyRounds:
                 for partition in np.flatnonzero(decision.placed):
                     gang = rows[decision.row[partition]]
                     targets = _targets(capacity, gang, int(partition), decision, merged)
-                    placement, elsewhere = self._reserve(gang, targets, by, running, placed)
+                    placement, elsewhere = self._reserve(gang, targets, by, running, placed, merged)
                     swapped |= elsewhere
                     if placement is None:
                         failed.add(gang.key)
@@ -230,14 +231,21 @@ class PolicyRounds:
         return placed, failed, full
 
     def _reserve(
-        self, gang: Gang, targets: list[Target] | None, by: str, running: list[RunningPart], placed: Sequence[Placement]
+        self,
+        gang: Gang,
+        targets: list[Target] | None,
+        by: str,
+        running: list[RunningPart],
+        placed: Sequence[Placement],
+        merged: bool,
     ) -> tuple[Placement | None, bool]:
         """Reserve what was decided, or what is equal to it and the gang prefers; whether it was the latter."""
         capacity = self.capacity
         if targets is None:
             return None, False
         if capacity.preferences.wanted([pod for pod, _, _ in targets]):
-            better = find_preferred(capacity, gang, targets, running + _started(capacity, placed, self.now_s))
+            started = running + _started(capacity, placed, self.now_s)
+            better = find_preferred(capacity, gang, targets, started, merged)
             placement = None if better is None else capacity.place(gang, better, by)
             if placement is not None:
                 return placement, True

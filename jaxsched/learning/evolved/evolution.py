@@ -21,7 +21,7 @@ from jaxsched.learning.evolved.tasks import TASKS, Strategy
 SMALLEST = 1e-3  # as Adam's
 KEPT = 0.9  # of the average, per generation
 STATE_FILE = "evolved.json"
-SCHEMA = 2
+SCHEMA = 3
 MOST_BYTES = 1 << 20
 ARRAYS = ("point", "average", "momentum", "squares")  # of a search
 

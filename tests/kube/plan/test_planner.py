@@ -81,6 +81,18 @@ def test_orders_hold_between_pods_of_whole_nodes_and_smaller_ones() -> None:
     assert started("pack:fifo+backfill", 1, long, short) == "l"
 
 
+def test_the_order_holds_where_cpus_differ_and_nobody_needs_a_whole_node() -> None:
+    """What the node holds as a whole differs between the second and the others, what its sockets hold does not."""
+    planner = Planner(GuardedPolicy("pack:fifo", SETTINGS), SETTINGS)
+    asked = [("r", 2, "1", 90), ("b", 1, "1", 50), ("a", 3, "40", 40), ("c", 4, "1", 30)]
+    busy, *pods = [
+        make_pod(f"{name}-0", gpus, name, 1, uid=name, requests={"cpu": cpu}, age_s=age)
+        for name, gpus, cpu, age in asked
+    ]
+    shot = snapshot(nodes(1), [busy | {"spec": busy["spec"] | {"nodeName": "n0"}}, *pods])
+    assert [placement.gang.key[-1] for placement in planner.plan(shot).placements][:2] == ["b", "a"]
+
+
 def test_what_is_reserved_for_a_gang_of_whole_nodes_is_kept_from_smaller_ones() -> None:
     busy = [pod | {"spec": pod["spec"] | {"nodeName": "n0"}} for pod in gang("r", 1, 4, age_s=10, **lasting(600))]
     large = gang("a", 1, 8, age_s=30, **lasting(600))
