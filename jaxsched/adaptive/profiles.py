@@ -12,6 +12,7 @@ without a type are read if it has none of its own.
 
 import dataclasses
 import re
+import warnings
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from functools import cached_property
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import Delaunay, QhullError
 
-from jaxsched.errors import UserError
+from jaxsched.errors import DoubtfulFile, UserError
 from jaxsched.io.csv_file import Table, read_table
 from jaxsched.workload.rows import Row
 
@@ -189,9 +190,11 @@ def _application(folder: Path, types: tuple[str, ...], limits: ProfileLimits) ->
     tables = [_validation(path) for _, path in runs]
     lengths = {path: len(table) for table, (_, path) in zip(tables, runs, strict=True)}
     short, long = min(lengths, key=lengths.__getitem__), max(lengths, key=lengths.__getitem__)
-    if lengths[short] < lengths[long]:
-        raise UserError(f"{short}: has {lengths[short]} epochs, should have {lengths[long]}, as {long.name} has")
-    columns = np.stack(tables)  # V, E, 4
+    epochs = lengths[short]
+    if epochs < lengths[long]:
+        text = f"{short}: has {epochs} epochs, {long.name} has {lengths[long]}: jobs are done after {epochs}"
+        warnings.warn(f"{text}; if the file was cut off, it is too few", DoubtfulFile, stacklevel=2)
+    columns = np.stack([table[:epochs] for table in tables])  # V, E, 4
     if limits.local_batch is not None and limits.local_batch < 1:
         raise UserError(f"{folder}: a largest local batch of {limits.local_batch}, should be at least 1")
     return Application(

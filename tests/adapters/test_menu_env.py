@@ -132,9 +132,9 @@ def test_who_may_not_wait_waits_where_nothing_else_is_legal():
 @pytest.mark.parametrize("action", [[0, 0], [0, 0, 0]])
 def test_an_option_for_each_scheduler_or_none(env, action):
     """Before: one option went for all."""
-    _, turn = env.reset(jax.random.key(0))
+    _, turn = jax.eval_shape(env.reset, jax.random.key(0))
     with pytest.raises(UserError, match=r"action: has shape .*, should be \(1,\): an option of each scheduler"):
-        env.step(jax.random.key(0), turn, jnp.array(action))
+        jax.eval_shape(env.step, jax.random.key(0), turn, jnp.array(action))
 
 
 def test_what_is_not_legal_is_to_wait():

@@ -95,12 +95,6 @@ def test_other_jobs_of_another_seed(env):
     _, turn = env.reset(jax.random.key(3), fresh)
     jobs = env.with_jobs(turn, fresh).jobs
     np.testing.assert_array_equal(jobs.duration_s, fresh.starts.jobs.duration_s[turn.state.jobs.number])
-    for before, begins in ((turn, False), (env.reset(jax.random.key(3))[1], True)):  # of other episodes: it is cut off
-        _, after, reward, terminated, truncated, _ = env.step(
-            jax.random.key(4), before, jnp.array([env.num_actions - 1]), fresh
-        )
-        assert bool(truncated) == begins and not terminated and (not begins or (reward == 0).all())
-        assert after.state.jobs.is_of(fresh.starts.jobs)
     starts = env.params.starts
     for name in ("arrival", "workers"):  # lists that differ in anything
         others = starts.replace(jobs=starts.jobs.replace(**{name: getattr(starts.jobs, name) + 1}))
@@ -108,6 +102,17 @@ def test_other_jobs_of_another_seed(env):
     jobs = jaxsched.make_job_list([0.0], [60.0], 1)
     with pytest.raises(UserError, match="fresh: the jobs of this environment are given"):
         jaxsched.make("leaf-spine-1", jobs).fresh(1)
+
+
+@pytest.mark.slower
+def test_turns_of_other_jobs_are_cut_off(env):
+    """Their lists are not there; before there was a check, they went on with others' jobs."""
+    fresh, waiting = env.fresh(7), jnp.array([env.num_actions - 1])
+    own, others = (env.reset(jax.random.key(3), params)[1] for params in (fresh, env.params))
+    for turn, cut in ((own, False), (others, True)):
+        _, after, reward, terminated, truncated, _ = env.step(jax.random.key(4), turn, waiting, fresh)
+        assert bool(truncated) == cut and not terminated and (not cut or (reward == 0).all())
+        assert not is_foreign(after.played, fresh.starts)
 
 
 def test_it_says_what_it_is_in_a_line(env):

@@ -169,6 +169,7 @@ def test_a_state_has_no_job_list_beside_that_of_its_pool():
 
 
 @pytest.mark.slow
+@pytest.mark.slower
 def test_lists_of_a_pool_are_read_where_they_lie():
     """Two environments play different ones as each plays its own alone, and no program copies a list for them."""
     pool = make_pool(4, size_of_lists=4096)
