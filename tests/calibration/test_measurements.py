@@ -33,9 +33,7 @@ def test_pairs_on_a_gpu(tmp_path):
 def test_throughputs_of_other_units_are_told(tmp_path):
     path = tmp_path / "pairs.csv"
     path.write_text(GPU_HEADER + "k80,A,B,1,1,0.5,50\n")
-    with pytest.warns(
-        DoubtfulFile, match=r"line 2, shared_b: '50' should be at most 10 times solo_b"
-    ):
+    with pytest.warns(DoubtfulFile, match=r"line 2, shared_b: '50' should be at most 10 times solo_b"):
         read_measurements([path])
 
 
