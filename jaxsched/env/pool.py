@@ -7,19 +7,83 @@ gets its `jobs` for a step: `with_jobs` before it, `keep_jobs` after it, both wi
 with a job list of its own goes through all this with it.
 """
 
-from typing import TypeVar
+import math
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
-from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree
+from jaxtyping import Bool, Int32, PRNGKeyArray, PyTree, Shaped
 
 from jaxsched.dynamics.batching import on_cpu
 from jaxsched.env.stages import Playing, at_boundary, state_of
 from jaxsched.env.state import Running, State
-from jaxsched.workload.jobs import JobTable, Listed, marks_of
+from jaxsched.pytree import Pytree
+from jaxsched.workload.jobs import JobTable
 
 Played = TypeVar("Played", State, Playing, State | Playing)
+
+
+class Column(Pytree):
+    """A column of a job list that lies among others of its size, and is read there: `[row]`, or `[:]` for all of it."""
+
+    lists: Shaped[Array, "L *axes J"]
+    number: Int32[Array, ""]  # of the list
+    __iter__ = None  # or Python would ask for one entry after the other, without end
+
+    def __getitem__(self, index: Any) -> Array:
+        if isinstance(index, slice):
+            return self.lists[self.number][index]
+        if isinstance(index, tuple):
+            assert index[0] == slice(None), "of columns with axes `[:, row]` alone is read"
+            return jnp.moveaxis(self.lists[self.number, :, index[1]], -1, 0)
+        return self.lists[self.number, index]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the column."""
+        return self.lists.shape[1:]
+
+    @property
+    def size(self) -> int:
+        """Likewise."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """Likewise."""
+        return self.lists.dtype
+
+
+class Listed(Pytree):
+    """In place of a job list its number among those of a pool."""
+
+    number: Int32[Array, ""]
+    mark: Int32[Array, ""]  # of the list, to tell another pool's by
+
+    def is_of(self, lists: JobTable) -> Bool[Array, ""]:
+        """Whether the list of this number is, as far as marks tell, the one that the state began with."""
+        return marks_of(lists, self.number) == self.mark
+
+    def columns(self, lists: JobTable) -> JobTable:
+        """The list, whose columns are read where they lie in `lists`, that is, in tables on a leading axis."""
+        return jax.tree.map(lambda leaf: Column(lists=leaf, number=self.number), lists)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no {name!r} here: a state has only the number of its job list; `env.with_jobs` adds it")
+
+
+_MARKED = 8  # jobs
+
+
+def marks_of(lists: JobTable, number: Int32[Array, "*B"]) -> Int32[Array, "*B"]:
+    """What tells the lists of these numbers from those of other pools: of what their first jobs are like."""
+    found = jnp.zeros_like(number)
+    for name in ("arrival", "duration_s", "workers", "gpus_per_worker", "model"):
+        some = getattr(lists, name)[number, :_MARKED]
+        whole = lax.bitcast_convert_type(some, jnp.int32) if some.dtype == jnp.float32 else some.astype(jnp.int32)
+        found = found * 31 + (whole * jnp.arange(1, 2 * some.shape[-1], 2)).sum(-1)
+    return found
 
 
 def draw_number(key: PRNGKeyArray, pool: State) -> Int32[Array, ""]:

@@ -183,17 +183,22 @@ def test_what_makes_no_sense_is_one_line(folder, tmp_path):
             call()
 
 
+def write_hole(folder, places, size, batch, suffix=""):
+    """Profiles in which of `small` these placements and one size (nodes, GPUs) are measured, and a job; its file."""
+    write_profiles(folder / "profiles", np.random.default_rng(3), kinds=(suffix.removeprefix("-"),))
+    measured = folder / "profiles" / "small"
+    for name, first, keys in (("placements", "placement", places), ("scalability", "num_nodes,num_replicas", [size])):
+        rows = [f"{key},{b},0.1,0.01" for key in keys for b in (4, 16)]
+        lines = [f"{first},local_bsz,step_time,sync_time", *rows, ""]
+        (measured / f"{name}{suffix}.csv").write_text("\n".join(lines))
+    path = folder / "workload.csv"
+    path.write_text(f"{HEADER}\na,1,small,1,{batch}\n")
+    return path
+
+
 def test_a_hole_of_the_second_type_names_its_file(tmp_path):
     """Before: an IndexError, or another type's file."""
-    write_profiles(tmp_path / "profiles", np.random.default_rng(3), kinds=("B",))
-    measured = tmp_path / "profiles" / "small"
-    rows = [f"{place},{b},0.1,0.01" for place in ("1", "2", "3", "4") for b in (4, 16)]
-    (measured / "placements-B.csv").write_text("\n".join(["placement,local_bsz,step_time,sync_time", *rows, ""]))
-    (measured / "scalability-B.csv").write_text(
-        "num_nodes,num_replicas,local_bsz,step_time,sync_time\n2,8,4,0.1,0.01\n2,8,16,0.1,0.01\n"
-    )
-    path = tmp_path / "workload.csv"
-    path.write_text(f"{HEADER}\na,1,small,1,16\n")
+    path = write_hole(tmp_path, ("1", "2", "3", "4"), "2,8", 16, "-B")
     apps, nodes = read_applications(tmp_path / "profiles", ("A", "B")), (Nodes(2, 4, "A"), Nodes(2, 4, "B"))
     mine = AllocationPolicy("mine", POLICIES["equal"].allocate, most_free)
     with pytest.raises(UserError, match=r"placements-B\.csv: has a hole"):
@@ -211,15 +216,7 @@ def test_placements_are_found_in_every_rotation(tmp_path):
 
 def test_a_profile_with_a_hole(tmp_path):
     """4 and 8 GPUs are measured, and nothing that 5 GPUs could lie between."""
-    write_profiles(tmp_path / "profiles", np.random.default_rng(3))
-    measured = tmp_path / "profiles" / "small"
-    rows = [f"{place},{b},0.1,0.01" for place in ("1", "2", "3", "4", "44") for b in (4, 16)]
-    (measured / "placements.csv").write_text("\n".join(["placement,local_bsz,step_time,sync_time", *rows, ""]))
-    (measured / "scalability.csv").write_text(
-        "num_nodes,num_replicas,local_bsz,step_time,sync_time\n3,12,4,0.1,0.01\n3,12,16,0.1,0.01\n"
-    )
-    path = tmp_path / "workload.csv"
-    path.write_text(f"{HEADER}\na,1,small,1,64\n")
+    path = write_hole(tmp_path, ("1", "2", "3", "4", "44"), "3,12", 64)
     apps = read_applications(tmp_path / "profiles")
     with pytest.raises(UserError, match="has a hole, no step time for 5 GPUs; should cover all from 1 to"):
         simulate(POLICIES["equal"], apps, [read_workload(path, apps)], (Nodes(NODES, PER_NODE),))
@@ -227,15 +224,7 @@ def test_a_profile_with_a_hole(tmp_path):
 
 def test_a_profile_with_a_hole_between_placements(tmp_path):
     """4 GPUs of one node are measured, and two nodes with 4 each: nothing that 3 and 1 lie between."""
-    write_profiles(tmp_path / "profiles", np.random.default_rng(3))
-    measured = tmp_path / "profiles" / "small"
-    rows = [f"{place},{b},0.1,0.01" for place in ("1", "2", "3", "4") for b in (4, 16)]
-    (measured / "placements.csv").write_text("\n".join(["placement,local_bsz,step_time,sync_time", *rows, ""]))
-    (measured / "scalability.csv").write_text(
-        "num_nodes,num_replicas,local_bsz,step_time,sync_time\n2,8,4,0.1,0.01\n2,8,16,0.1,0.01\n"
-    )
-    path = tmp_path / "workload.csv"
-    path.write_text(f"{HEADER}\na,1,small,1,16\n")
+    path = write_hole(tmp_path, ("1", "2", "3", "4"), "2,8", 16)
     apps = read_applications(tmp_path / "profiles")
     with pytest.raises(UserError, match=r"has a hole, no step time for 4 GPUs as 3\+1 on nodes"):
         simulate(POLICIES["tiresias"], apps, [read_workload(path, apps)], (Nodes(2, PER_NODE),))
