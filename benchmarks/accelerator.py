@@ -41,10 +41,11 @@ from jaxsched.env import actions, interval
 from jaxsched.env.pool import starts_of
 from jaxsched.env.stages import Playing, at_boundary
 from jaxsched.env.state import EnvConfig, EnvParams, State
+from jaxsched.learning import rollout
 from jaxsched.learning.chunk import chunk, initial
 from jaxsched.learning.config import MachineConfig, quickstart_config, validate
 from jaxsched.learning.setting import Setting, make_setting
-from jaxsched.networks.hierarchy import APPRAISED
+from jaxsched.networks import hierarchy
 from jaxsched.policies import heuristics, menu, offers
 from jaxsched.policies.policy import Policy
 from jaxsched.policies.registry import parse
@@ -121,13 +122,14 @@ def counted(config: EnvConfig, params: EnvParams, policy: Policy, states: State)
     return made / (SEEN_CALLS * TURNS * SEEN_ENVS), most_passes(needed)
 
 
+OF_PARTS, OF_ENVIRONMENTS = (menu, heuristics, interval, offers, hierarchy), (menu, rollout)
 # By the caller, and the share of all places that it computes at a time: the shares that were needed.
 Needed = dict[tuple[str, float], list[float]]
 
 
 @contextlib.contextmanager
 def watched_places() -> Iterator[Needed]:
-    """Has every call of `of_parts` and `write_where` say what it needs; complete when the block has ended."""
+    """Has calls of `of_parts`, `if_needed`, `write_where` say what they need; complete when the block has ended."""
     needed: Needed = collections.defaultdict(list)
 
     def note(caller: str, share: float, some: Array) -> None:
@@ -140,19 +142,30 @@ def watched_places() -> Iterator[Needed]:
 
         return watched
 
+    def if_needed_in(caller: str) -> Callable[..., Any]:
+        def watched(some: Array, *rest: Any, share: float) -> Any:
+            note(caller, share, some)
+            return batching.if_needed(some, *rest, share=share)
+
+        return watched
+
     def written(some: Array, *rest: Any, **more: Any) -> Any:
         note(actions.__name__, batching.STARTED, some)
         return batching.write_where(some, *rest, **more)
 
-    for module in (menu, heuristics, interval, offers):
+    for module in OF_PARTS:
         vars(module).update(of_parts=of_parts_in(module.__name__))
+    for module in OF_ENVIRONMENTS:
+        vars(module).update(if_needed=if_needed_in(module.__name__ + ", environments"))
     actions.write_where = written
     try:
         yield needed
         jax.effects_barrier()
     finally:
-        for module in (menu, heuristics, interval, offers):
+        for module in OF_PARTS:
             vars(module).update(of_parts=batching.of_parts)
+        for module in OF_ENVIRONMENTS:
+            vars(module).update(if_needed=batching.if_needed)
         actions.write_where = batching.write_where
 
 
@@ -183,8 +196,7 @@ def training_row(envs: int) -> dict[str, Any]:
             state, metrics = step(state)
             made += int(metrics["decisions"]) if call >= WARM_CHUNKS else 0
     decisions = made / (SEEN_CHUNKS * CHUNK_TURNS * SEEN_TRAINING_ENVS)
-    busy = decisions / few.worlds.params.cluster.shape[0]  # at least the share of the menus that hold something
-    loops = max(1, math.ceil(most_passes(needed)), math.ceil(busy / APPRAISED))
+    loops = max(1, math.ceil(most_passes(needed)))
     setting = training_setting(envs)
     shapes = jax.eval_shape(lambda: initial(setting))
     program, compile_s = compiled_for_gpu(lambda state: chunk(setting, state), shapes)

@@ -362,6 +362,32 @@ def _in_shares(
     return jax.tree.map(lambda leaf: leaf.reshape(*lanes.shape, *leaf.shape[1:]), results)
 
 
+def if_needed(needed: Bool[Array, ""], compute: Callable[[], T], otherwise: T, *, share: float) -> T:
+    """`compute()` if it is `needed`, else `otherwise`.
+
+    Under `vmap` on an accelerator it is computed only where it is needed, for a `share` of all lanes at a time.
+    """
+    if on_cpu():
+        return lax.cond(needed, compute, lambda: otherwise)
+    call, constants = _explicit(compute)
+
+    def alone(constants: list[Array], needed: Array, otherwise: T) -> T:
+        return lax.cond(needed, call, lambda _: otherwise, constants)
+
+    run = jax.custom_batching.custom_vmap(alone)
+
+    @run.def_vmap
+    def side_by_side(size: int, batched: list, constants: list[Array], needed: Array, otherwise: T) -> tuple:
+        needed, whole = _spread(size, (needed, otherwise), tuple(batched[1:]))
+        own = batched[0], (), True, jax.tree.map(lambda _: True, whole)
+        of_lane = lambda constants, _part, _index: call(constants)
+        whole = jax.tree.map(lambda leaf: leaf[:, None], whole)
+        results = _in_shares(of_lane, own, share, constants, (), needed[:, None], whole)
+        return jax.tree.map(lambda leaf: leaf[:, 0], results), jax.tree.map(lambda _: True, results)
+
+    return run(constants, needed, otherwise)
+
+
 def everywhere(one: T, needed: Bool[Array, "P *S"]) -> T:
     """`one` at every place: leaves [P, *S, ...]."""
     return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*needed.shape, *jnp.shape(leaf))), one)

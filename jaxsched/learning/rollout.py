@@ -16,6 +16,7 @@ import numpy as np
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PRNGKeyArray, PyTree
 
+from jaxsched.dynamics.batching import SHARE, if_needed
 from jaxsched.env.checks import FAULTS, Fault, Finding, findings
 from jaxsched.env.knowledge import mask_unknown
 from jaxsched.env.observation import Choice, Menu, Observation, observe
@@ -27,11 +28,12 @@ from jaxsched.errors import UserError
 from jaxsched.learning.draws import Draw, params_axes, params_of_all
 from jaxsched.learning.options import RewardConfig
 from jaxsched.learning.worlds import Worlds
-from jaxsched.networks.hierarchy import Heads, SchedulerNetwork, apply_in_blocks
+from jaxsched.networks.hierarchy import Heads, SchedulerNetwork, apply_alone, apply_in_blocks
 from jaxsched.policies.learned import log_prob_and_entropy, option_logits, sample
-from jaxsched.policies.menu import as_ahead, build_menu, to_action
-from jaxsched.pytree import Pytree
+from jaxsched.policies.menu import Shares, as_ahead, build_menu, to_action
+from jaxsched.pytree import Pytree, zeros_of
 
+DECIDING = Shares(1 / 2, 3 / 16, 9 / 32)  # where schedulers decide: in a turn 46% of environments
 UNSOUND = Fault("a reward, value or probability that is not finite", "partition")
 
 
@@ -120,9 +122,15 @@ def collect(
     worth = rollout.worlds.worth[draws.cluster]
     step_all = jax.vmap(functools.partial(_step, rollout), in_axes=(0, axes, 0, 0, 0, 0, 0, 0))
 
+    def judge(worlds: State | Playing) -> tuple[Observation, Menu, Heads]:
+        if isinstance(worlds, Playing):
+            judge_all = jax.vmap(functools.partial(_judge_where_deciding, rollout, weights), in_axes=(axes, 0))
+            return judge_all(params, worlds)
+        obs, menu = look_at_all(params, worlds)
+        return obs, menu, apply_in_blocks(rollout.network, weights, obs, menu)
+
     def play(worlds: State | Playing, key: PRNGKeyArray) -> tuple[State | Playing, tuple[Experience, Counts]]:
-        obs, menu = look_at_all(params, jax.vmap(to_decide)(worlds))
-        heads = apply_in_blocks(rollout.network, weights, obs, menu)
+        obs, menu, heads = judge(worlds)
         keys = jax.random.split(key, environments)
         after, experience, counts = step_all(keys, params, draws.interval_factor, worth, worlds, obs, menu, heads)
         if rollout.checks:
@@ -151,12 +159,24 @@ def _cut_after_last_decision(steps: Experience) -> tuple[Experience, Float32[Arr
     return jax.tree.map(lambda leaf: leaf[:-1], whole), bootstrap
 
 
-def look(rollout: Rollout, params: EnvParams, state: State) -> tuple[Observation, Menu]:
+def look(rollout: Rollout, params: EnvParams, state: State, share: float = SHARE) -> tuple[Observation, Menu]:
     """What the schedulers of one environment see of it, by what they may know."""
     state = mask_unknown(rollout.static, params, state)
     ahead = rollout.network.looks_ahead
     obs = observe(rollout.queue, params, state, weighs=ahead)
-    return obs, build_menu(params, state, obs, ahead, rollout.queue)
+    return obs, build_menu(params, state, obs, ahead, rollout.queue, share)
+
+
+def _judge_where_deciding(
+    rollout: Rollout, weights: PyTree, params: EnvParams, world: Playing
+) -> tuple[Observation, Menu, Heads]:
+    """What the schedulers of one environment see, and what the network says; blank where they do not decide."""
+
+    def judge() -> tuple[Observation, Menu, Heads]:
+        obs, menu = look(rollout, params, to_decide(world), DECIDING.jobs)
+        return obs, menu, apply_alone(rollout.network, weights, obs, menu, DECIDING.parts)
+
+    return if_needed(world.decides, judge, zeros_of(judge), share=DECIDING.environments)
 
 
 class _Moved(Pytree):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 from jaxtyping import Bool, Float32, Int32, PyTree
 
-from jaxsched.dynamics.batching import on_cpu
+from jaxsched.dynamics.batching import everywhere, of_parts, on_cpu
 from jaxsched.env.observation import Menu, Observation
 from jaxsched.networks.graphs import Level, Talk, containment, downward, exchange, hear, upward
 from jaxsched.pytree import Pytree, zeros_of
@@ -225,6 +225,28 @@ class SchedulerNetwork(nn.Module):
         act = jnp.where(pressing | (not self.may_wait), _CERTAIN, act)
         value = self.value(nn.relu(self.critic(seen)))[..., 0]
         return Heads(place=place, forward=forward, act=act, value=value)
+
+
+def apply_alone(network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, share: float) -> Heads:
+    """`network` on one environment.
+
+    Under `vmap` on an accelerator only what menus hold is appraised, a `share` of all their parts at a time.
+    """
+    if on_cpu():
+        return _apply(network, "__call__", weights, obs, menu)
+    obs, menu = jax.tree.map(lambda leaf: leaf[None], (obs, menu))
+    code: Embeddings = _apply(network, "encode", weights, obs)
+    parts = jax.tree.map(lambda leaf: leaf.reshape(menu.mask.shape[1], -1, *leaf.shape[1:]), _parts(menu))
+    some = parts.mask.any(-1)
+
+    def of_part(part: tuple[Embeddings, Menu], _: Array, which: Array) -> Appraisal:
+        code, menu = part
+        return _appraise(network, weights, code, jax.tree.map(lambda leaf: leaf[which], menu))
+
+    own = jax.tree.map(lambda leaf: leaf[0], code), parts
+    blank = zeros_of(of_part, jax.tree.map(lambda leaf: leaf[0], own), jnp.int32(0), jnp.int32(0))
+    appraisal = of_parts(own, some, of_part, everywhere(blank, some), share=share)
+    return jax.tree.map(lambda leaf: leaf[0], _decide(network, weights, obs, menu, code, appraisal))
 
 
 def apply_packed(

@@ -13,9 +13,9 @@ from jaxsched.env.observation import Choice, Menu, Observation
 from jaxsched.env.queues import Discipline
 from jaxsched.env.state import POSSIBLE, EnvParams, State
 from jaxsched.errors import UserError
-from jaxsched.networks.hierarchy import Heads, SchedulerNetwork
+from jaxsched.networks.hierarchy import Heads, SchedulerNetwork, apply_alone
 from jaxsched.policies.base import Act, Judge, Judgement
-from jaxsched.policies.menu import Offered, build_menu, look, menu_act, menu_policy
+from jaxsched.policies.menu import BUSY, Offered, build_menu, look, menu_act, menu_policy
 from jaxsched.policies.policy import Policy
 
 _FAR = -1e9  # finite, so that a fully masked row has no NaN
@@ -121,8 +121,7 @@ def _graph_act(network: SchedulerNetwork, queue: Discipline, max_forwards: int |
 
 
 def _likeliest(network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu) -> Choice:
-    heads = cast(Heads, network.apply(weights, obs, menu))  # flax cannot know what it returns
-    return most_likely(heads, obs, menu)
+    return most_likely(apply_alone(network, weights, obs, menu, BUSY.parts), obs, menu)
 
 
 def sizes_of(obs: Observation) -> Sizes:

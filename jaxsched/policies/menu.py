@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import Array
 from jaxtyping import Float32, Int32, PRNGKeyArray, PyTree
 
 from jaxsched.cluster.hardware import Cluster
-from jaxsched.dynamics.batching import everywhere, lane_by_lane, of_parts
+from jaxsched.dynamics.batching import SHARE, everywhere, if_needed, lane_by_lane, of_parts
 from jaxsched.dynamics.resources import layout_of
 from jaxsched.dynamics.traffic import rack_matrix
 from jaxsched.env.environment import initial_state
@@ -39,6 +39,17 @@ _LEAST = 1e-3  # of a slowdown
 PLAIN = Discipline()
 
 
+class Shares(NamedTuple):
+    """What is worked out at a time where much runs side by side on an accelerator (`dynamics.batching`)."""
+
+    environments: float  # of all
+    jobs: float  # of all in the windows of these
+    parts: float  # of all that their menus have
+
+
+BUSY = Shares(3 / 8, 3 / 8, 7 / 16)  # where a scheduler has a job to place or to forward: in a turn 31% of environments
+
+
 class Offered(NamedTuple):
     """What a policy chooses from, and the state that it is of."""
 
@@ -52,7 +63,12 @@ Chooser = Callable[[PRNGKeyArray, Offered, PyTree], Choice]
 
 
 def build_menu(
-    params: EnvParams, state: State, obs: Observation, looks_ahead: bool = False, queue: Discipline = PLAIN
+    params: EnvParams,
+    state: State,
+    obs: Observation,
+    looks_ahead: bool = False,
+    queue: Discipline = PLAIN,
+    share: float = SHARE,
 ) -> Menu:
     """The menu for the first `W` jobs of the observation's window, empty for schedulers that have waited.
 
@@ -62,22 +78,24 @@ def build_menu(
     """
     slots, there = obs.job_slot[:, :-1], obs.job_mask[:, :-1]
     if not looks_ahead:
-        return lane_by_lane(_build)(params, make_window(state, params, slots, there, racks=queue.racks))
+        return lane_by_lane(functools.partial(_build, share))(
+            params, make_window(state, params, slots, there, racks=queue.racks)
+        )
     open_to = weigh_openings(queue, params, state, order_keys(queue, state, params))[1]
     _, goes = find_faster(queue, TO_ANY, state, params, slots, open_to)
     window = make_window(state, params, slots, there, lifetimes=True, ahead=True, goes=goes)
-    return lane_by_lane(_build_ahead)(params, window)
+    return lane_by_lane(functools.partial(_build_ahead, share))(params, window)
 
 
-def _build(params: EnvParams, window: Window) -> Menu:
+def _build(share: float, params: EnvParams, window: Window) -> Menu:
     def of_job(part: Window, partition: Array, rank: Array) -> Menu:
         on = appraise(params, part, partition, rank)
         return _menu_of(on, rank, part.duration_s[rank], part.wait_s)
 
-    return _menus(with_step_times(params, window), window, of_job)
+    return _menus(with_step_times(params, window), window, of_job, share)
 
 
-def _build_ahead(params: EnvParams, window: Window) -> Menu:
+def _build_ahead(share: float, params: EnvParams, window: Window) -> Menu:
     def of_job(part: Window, partition: Array, rank: Array) -> Menu:
         on, duration = appraise(params, part, partition, rank), part.duration_s[rank]
         choice = jnp.argmin(score(on))
@@ -87,7 +105,7 @@ def _build_ahead(params: EnvParams, window: Window) -> Menu:
         features = jnp.concatenate([menu.features, more], -1)
         return menu.replace(features=features, brief=menu.brief & ~hope.waits)
 
-    return _menus(with_step_times(params, window), window, of_job, best=True)
+    return _menus(with_step_times(params, window), window, of_job, share, best=True)
 
 
 def _stakes(on: Offers, hope: Hope, choice: Int32[Array, ""]) -> Float32[Array, "C"]:
@@ -98,14 +116,16 @@ def _stakes(on: Offers, hope: Hope, choice: Int32[Array, ""]) -> Float32[Array, 
     return jnp.exp(jnp.maximum(of_job, jnp.where(margin > 0.0, sure, -sure)).at[choice].set(of_job))
 
 
-def _menus(parts: PyTree, window: Window, of_job: Callable[[Any, Array, Array], Menu], best: bool = False) -> Menu:
+def _menus(
+    parts: PyTree, window: Window, of_job: Callable[[Any, Array, Array], Menu], share: float, best: bool = False
+) -> Menu:
     """The menus of all schedulers; `parts`: what `of_job` reads, with a leading axis over partitions.
 
     `best`: as in `_compacted`.
     """
     first = jax.tree.map(lambda leaf: leaf[0], parts)
     blank = zeros_of(of_job, first, jnp.int32(0), jnp.int32(0))
-    menus = of_parts(parts, window.some, of_job, everywhere(blank, window.some))
+    menus = of_parts(parts, window.some, of_job, everywhere(blank, window.some), share=share)
     menus = jax.tree.map(lambda leaf: leaf.reshape(leaf.shape[0], -1, *leaf.shape[3:]), menus)
     return jax.vmap(functools.partial(_compacted, best))(menus)
 
@@ -215,11 +235,11 @@ def menu_act(choose: Chooser, queue: Discipline, max_forwards: int | None, looks
         params, obs = look(queue, max_forwards, state, params, looks_ahead)
 
         def decide() -> Action:
-            menu = build_menu(params, state, obs, looks_ahead, queue)
+            menu = build_menu(params, state, obs, looks_ahead, queue, BUSY.jobs)
             return to_action(state, obs, menu, choose(key, Offered(params, state, obs, menu), weights))
 
         something = obs.job_mask[:, :-1].any() | obs.forward_mask.any()
-        action = lax.cond(something, decide, lambda: wait_action(params.cluster))
+        action = if_needed(something, decide, wait_action(params.cluster), share=BUSY.environments)
         return as_ahead(queue, params, state, action) if looks_ahead else action
 
     return act

