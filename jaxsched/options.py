@@ -212,7 +212,7 @@ class JobOptions(Options):
     duration_error: float = option(
         0.0,
         "Policies see run times with a random error, duration * exp(X z), z standard normal: the same for all "
-        "policies.",
+        "policies. Under knows history and nothing they see none, whatever the error.",
         number(0.0, MOST_ERROR, f"a finite number >= 0 and <= {MOST_ERROR:g}"),
     )
     seed: int = option(0, "First seed, of the jobs and of policies that draw.", SEED)
@@ -345,6 +345,8 @@ class EvaluatedWorld(World):
             raise UserError("failure_seed: says which failures are drawn, but there are none; give failures, too")
         if self.pairs_known and self.pair_factors is None:
             raise UserError("pairs_known: says that policies see the factors of pair_factors, which are off")
+        if self.pair_factors is not None and isinstance(self.interference, str) and self.interference == "none":
+            raise UserError("pair_factors: factors of what jobs add to each other's time, but interference is none")
 
     @property
     def fails(self) -> bool:
@@ -359,8 +361,8 @@ class RunOptions(Options):
     engine: str = option(
         AUTO,
         "What plays the runs: jax is the environment; compiled, an event loop for the CPU, is 6 to 30 times faster and "
-        "knows hand-written policies but random on jobs with whole GPUs; auto is compiled where that has what is "
-        "needed.",
+        "plays all hand-written policies but random, alone those that stop jobs; auto is compiled where that has "
+        "what is needed.",
         one_of(*ENGINES),
     )
     device: str = option(

@@ -47,7 +47,7 @@ class Bench:
     path: Literal["auto", "cpu", "accelerator"] = "auto"
     """What environments and training are made for: see `train --path`. Simulations play rounds."""
     roofline: bool = False
-    """Also show what share of a copy's bytes a second decisions read and write, as compiled."""
+    """Also show what share of a copy's bytes a second decisions read and write, as compiled (over 100%: a cache)."""
     json: Output = None
     """Also write the rows as JSON."""
 

@@ -13,6 +13,7 @@ from jaxsched.cli.options import optional
 if TYPE_CHECKING:
     from jaxsched.evaluation.tables import Comparison
     from jaxsched.learning.config import TrainConfig
+    from jaxsched.simulation.settings import Settings
 
 HELP = """Train two schedulers for a few minutes, compare them with heuristics, and draw the result.
 
@@ -75,7 +76,8 @@ class Quickstart:
             policy = train_or_resume(config, self.out, command=command, report=report, begin=begin)
         _copy(policy, checkpoint)
 
-        print(f"2/3 comparing on {SEEDS} x {JOBS} jobs that were not trained on", flush=True)
+        others = ", not those of its workload" if config.workload.trace or config.workload.own else ""
+        print(f"2/3 comparing on {SEEDS} x {JOBS} jobs that were not trained on{others}", flush=True)
         comparison = _compare(config, str(checkpoint))
         seeds = f"--seed {FIRST_SEED} --seeds {SEEDS}"
         same = _evaluate(config, LOAD, seeds, *POLICIES, str(checkpoint))
@@ -102,11 +104,10 @@ def _copy(policy: Path, checkpoint: Path) -> None:
 
 
 def _compare(config: "TrainConfig", checkpoint: str) -> "Comparison":
-    """The heuristics and the checkpoint on jobs like those of the training."""
+    """The heuristics and the checkpoint on jobs like those of the training, in its world."""
     from jaxsched.cli.output import RunDisplay
     from jaxsched.evaluation.compare import compare
     from jaxsched.simulation.scenario import load_scenario
-    from jaxsched.simulation.settings import Settings
 
     scenario = load_scenario(
         config.env.cluster,
@@ -120,18 +121,31 @@ def _compare(config: "TrainConfig", checkpoint: str) -> "Comparison":
         seeds=SEEDS,
     )
     policies = [*POLICIES, checkpoint]
-    settings = Settings(interval_s=config.env.interval_s)
+    settings = dataclasses.replace(_settings(config), seed=FIRST_SEED)
     with RunDisplay(policies, sum(map(len, scenario.jobs))) as display:
         return compare(
             scenario.cluster, scenario.jobs, policies, settings, config=scenario.config, report=display.report
         )
 
 
+def _settings(config: "TrainConfig") -> "Settings":
+    """The rules of the training's world. Here its law is the usual one: no job shares a GPU."""
+    from jaxsched.learning.options import EnvironmentConfig
+    from jaxsched.simulation.settings import Settings
+
+    own = {"rounds": Settings.rounds, "failures": config.env.failures or None}
+    if config.env.interference == EnvironmentConfig.interference:
+        own["interference"] = Settings.interference
+    return Settings.taken_from(config.env, **own)
+
+
 def _evaluate(config: "TrainConfig", load: float, seeds: str, *policies: str) -> str:
     """The command that evaluates on jobs like those of the training."""
-    env, jobs = config.env, config.workload
+    from jaxsched.evaluation.worlds import options_of
+
+    env, jobs, rules = config.env, config.workload, shlex.join(options_of(_settings(config)))
     return (
-        f"jaxsched evaluate --cluster {env.cluster} --schedulers {env.schedulers} --interval-s {env.interval_s:g}"
+        f"jaxsched evaluate --cluster {env.cluster} --schedulers {env.schedulers} {rules}"
         f" --workload {WORKLOAD} --load {load:g} --mean-duration-s {jobs.mean_duration_s:g}"
         f" --duration-cap-s {jobs.duration_cap_s:g} --num-jobs {JOBS} {seeds} --policies {shlex.join(policies)}"
     )

@@ -116,6 +116,7 @@ def _plan(folder: Path) -> Iterator[str]:
     changed = [f"{name} {was} -> {now[name]}" for name, was in card.versions.items() if now.get(name, was) != was]
     yield f"versions: {', '.join(changed) or 'those of the card'}"
     for entry in card.figures:
+        _check_files(folder, entry.files, "evaluated")
         known = ", ".join(f"{name} {jct_s:,.1f} s" for name, jct_s in entry.jct_mean_s.items() if jct_s is not None)
         yield f"evaluates: {entry.command}"
         yield f"compares mean JCTs with: {known}"
@@ -132,7 +133,7 @@ def _network_plan(folder: Path) -> "tuple[Known, list[str]]":
     card = read_card(folder)
     figures = convert(list[Evaluation], card.get("figures", []), f"checkpoint {folder}: figures")
     config = from_saved(card.get("config", {}), f"checkpoint {folder}: config")
-    _check_files(folder, card)
+    _check_files(folder, card.get("files", {}))
     ppo, check = config.ppo, config.validation
     rounds = ppo.chunks * ppo.num_envs * ppo.steps
     seed = config.seed if check.seed is None else check.seed
@@ -148,18 +149,18 @@ def _network_plan(folder: Path) -> "tuple[Known, list[str]]":
     ]
 
 
-def _check_files(folder: Path, card: dict[str, Any]) -> None:
-    """UserError if a file that the training began with is not there, or another one is in its place."""
+def _check_files(folder: Path, files: Any, was: str = "trained") -> None:
+    """UserError if a file of those that the card names, with digests, is not there, or another is in its place."""
     from jaxsched.errors import UserError
     from jaxsched.io.cards import find_changed, named_files
     from jaxsched.io.schema import convert
 
-    files = convert(dict[str, str], card.get("files", {}), f"checkpoint {folder}: files")
+    files = convert(dict[str, str], files, f"checkpoint {folder}: files")
     there = named_files(list(files))
     if lost := next((name for name in files if name not in there), None):
-        raise UserError(f"checkpoint {folder}: was trained with {lost}, which is not there; run this from its folder")
+        raise UserError(f"checkpoint {folder}: was {was} with {lost}, which is not there; run this from its folder")
     if changed := find_changed(files, list(files)):
-        raise UserError(f"checkpoint {folder}: was trained with {changed}, which holds something else now")
+        raise UserError(f"checkpoint {folder}: was {was} with {changed}, which holds something else now")
 
 
 def _evolved_plan(what: str, folder: Path) -> "tuple[Known, list[str]]":
@@ -170,6 +171,7 @@ def _evolved_plan(what: str, folder: Path) -> "tuple[Known, list[str]]":
 
     card = evolved.read_card(folder, what)
     config: EvolvedConfig = convert(EvolvedConfig, card.config, f"{what} {folder}: {CARD_FILE}: config")
+    _check_files(folder, card.files)
     candidates, place = 2 * config.task.strategy.pairs, "" if config.worlds else f" on {config.cluster}"
     lists, judges = config.lists
     return Known(card.versions, card.figures), [
@@ -229,7 +231,7 @@ def _network_anew(folder: Path, out: Path) -> Anew:
     provide_devices()
     card = read_card(folder)
     config = from_saved(card.get("config", {}), f"checkpoint {folder}: config")
-    _check_files(folder, card)
+    _check_files(folder, card.get("files", {}))
     with Display(["train"], config.ppo.chunks, "chunks") as display:
         policy = train_or_resume(config, out, report=reporter(display, config), begin=compiling(display))
     return policy, [("validation", card.get("validation_jct_s"), read_card(policy)["validation_jct_s"])]
@@ -249,6 +251,7 @@ def _evolved_anew(what: str, folder: Path, out: Path) -> Anew:
     card = evolved.read_card(folder, what)
     config: EvolvedConfig = convert(EvolvedConfig, card.config, f"{what} {folder}: {CARD_FILE}: config")
     assert config.generations is not None
+    _check_files(folder, card.files)
     resume, command = (out / STATE_FILE).is_file(), card.commands.get("train", "")
     with Display(["train"], config.generations, "generations") as display:
         say_if_compiling(display)
@@ -274,6 +277,7 @@ def _evaluation(entry: "Evaluation", folder: Path) -> "Evaluate":
     except ValueError as error:
         raise UserError(f"checkpoint {folder}: its card records the command {entry.command!r}: {error}") from None
     evaluate = parse_command(lambda: tyro.cli(Evaluate, args=words[2:]))
+    _check_files(folder, entry.files, "evaluated")
     for name in evaluate.policies:
         if name != CHECKPOINT:
             parse(name)

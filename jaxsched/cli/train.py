@@ -113,7 +113,7 @@ class Train(_Overrides, _Run):
     """Train with other processes, each of which is started with the same command: the address of the first, how many
     there are, which one this is; auto finds it out under Slurm. All must see the folder."""
     begin: Annotated[str | None, tyro.conf.arg(name="from", metavar="CHECKPOINT", help_behavior_hint="")] = None
-    """Begin with the weights of a checkpoint, and with its network; the run's untrained policy is then that one."""
+    """Begin with the weights of a checkpoint, and with its network; the run's untrained policy has them, too."""
     freeze: Annotated[tuple[str, ...], optional("PART ...")] = ()
     """Parts of the network that stay as they are, by their names in the weights; a wrong one is told with all names."""
     seed: Annotated[int | None, optional("N")] = None
@@ -150,7 +150,7 @@ class Train(_Overrides, _Run):
         from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER, train
         from jaxsched.learning.state import has_step, read_saved_config
         from jaxsched.learning.trackers import open_trackers
-        from jaxsched.learning.untrained import UNTRAINED_FOLDER, doubts
+        from jaxsched.learning.untrained import UNTRAINED_FOLDER, differs_from, doubts
         from jaxsched.policies.checkpoint import read_card
 
         if self.hosts is not None:
@@ -164,6 +164,8 @@ class Train(_Overrides, _Run):
         else:
             raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
         check_folder(folder, "--out" if self.resume is None else "--resume")
+        for line in differs_from(config.start.checkpoint, config.queue, config.env.max_forwards):
+            print(f"train: {line}", file=sys.stderr)
         state = folder / STATE_FOLDER
         rows = read_rows(folder / METRICS_FILE) if self.resume is not None else []
         devices.check_shards(config.ppo.shards)

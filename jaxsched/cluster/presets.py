@@ -52,7 +52,7 @@ class File(msgspec.Struct):
     """What a file may hold, by type and size; names of keys are checked before, servers by `ENTRY` and `Server`."""
 
     servers: Annotated[list[Any], Meta(min_length=1, max_length=MAX_SERVERS)]
-    topology: dict[Text, Text | int | float | None] = {}
+    topology: dict[Text, Any] = {}  # checked by what builds it
     schedulers: Size | None = None
     partitions: dict[Text, Annotated[int, Meta(ge=1, le=MAX_SERVERS)] | Annotated[list[Text], Meta(min_length=1)]] = {}
     gpu_speeds: dict[Text, Positive] = {}

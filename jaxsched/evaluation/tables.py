@@ -287,7 +287,8 @@ def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None
     from jaxsched.policies.checkpoint import WHAT  # networks, which tables do not need
 
     named = lambda word: CHECKPOINT if word == str(folder) else word
-    text = shlex.join(map(named, command))
+    words = list(map(named, command))
+    text = shlex.join(words)
     report = comparison.to_json()
     figures = {named(name): own for name, own in report["policies"].items()}
     entry = {
@@ -297,6 +298,7 @@ def record(folder: Path, command: Sequence[str], comparison: Comparison) -> None
         "ratio_to_best_baseline": {name: own["ratio_to_best_baseline"] for name, own in figures.items()},
         "jobs": report["jobs"],
         "versions": comparison.versions,
+        "files": cards.named_files(words),
     }
     with locked(folder, wait_s=30.0):  # another evaluation may be about to add its own
         what = cards.what_of(folder) or WHAT

@@ -258,7 +258,13 @@ def to_json(comparison: WorldsComparison) -> dict[str, Any]:
         }
         for result in comparison.results
     ]
-    config = {"worlds": comparison.choice.spelt, "seeds": comparison.seeds, **comparison.settings.described()}
+    config = {
+        "worlds": comparison.choice.spelt,
+        "first": int(comparison.worlds[0].name.rpartition("-")[2]),
+        "num_jobs": max(len(world.jobs) for world in comparison.worlds),
+        "seeds": comparison.seeds,
+        **comparison.settings.described(),
+    }
     return make_plain({"policies": policies, "worlds": worlds, "config": config, "versions": comparison.versions})
 
 

@@ -46,6 +46,7 @@ class Evaluation(msgspec.Struct, kw_only=True):
     ratio_to_best_baseline: dict[str, float | None] = {}
     jobs: dict[str, Any] = {}
     versions: dict[str, str] = {}
+    files: dict[str, str] = {}  # that the command names, and their digests
 
 
 def write(folder: Path, what: str, weights: Any, card: dict[str, Any]) -> None:

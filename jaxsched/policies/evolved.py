@@ -44,6 +44,7 @@ class Card(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     commands: dict[str, Text] = {}
     figures: list[cards.Evaluation] = []
     limits: Text = ""
+    files: dict[str, str] = {}  # that the run began with, and their digests
 
 
 class LevelsCard(Card):

@@ -38,7 +38,8 @@ def engine_for(policy: Policy, world: PlayedWorld, compiled: Engine, jax_engine:
     if settings.engine == JAX or settings.debug_checks or (settings.engine == AUTO and settings.batched):
         reason = jax_engine.why_not(policy, world.config, world.params)
         if reason is not None:
-            raise UserError(f"engine {JAX}: cannot play {policy.name!r}: {reason}; leave out what asks for that engine")
+            remedy = "leave out the debug checks" if settings.debug_checks else f"engine should be {AUTO} or {COMPILED}"
+            raise UserError(f"engine {JAX}: cannot play {policy.name!r}: {reason}; {remedy}")
         return jax_engine
     reason = compiled.why_not(policy, world.config, world.params)
     if reason is None:

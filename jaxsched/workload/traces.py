@@ -115,7 +115,7 @@ def read_trace(
     if log.unread:
         told.insert(0, f"not read: {', '.join(map(shorten, log.unread))}")
     if asked := int(np.isfinite(log.jobs["estimate_s"]).sum()):
-        told.append(f"policies see the run times that users asked for, not the true ones ({asked:,} jobs)")
+        told.append(f"policies that know run times see those that users asked for, not the true ones ({asked:,} jobs)")
     if told:
         warnings.warn(f"{log.path}: {'; '.join(told)}", NotRead, stacklevel=2)
     return fill_in(log, seed=seed, ps_fraction=ps_fraction, mix=mix, catalogue=catalogue), log.skipped

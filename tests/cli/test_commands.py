@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tyro
 
+from jaxsched.cli import quickstart
 from jaxsched.cli.evaluate import Evaluate
 from jaxsched.cli.main import main
 from jaxsched.cli.output import Display, OverAll
@@ -20,6 +21,7 @@ from jaxsched.io.cards import named_files
 from jaxsched.learning.config import quickstart_config
 from jaxsched.learning.draws import Draw, params_of
 from jaxsched.learning.setting import make_setting
+from jaxsched.simulation.settings import Settings
 from tests.support.commands import refused
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +166,7 @@ validation: {every: 1, seeds: 1, jobs: 8}
 @pytest.mark.long
 def test_quickstart_trains_compares_and_draws(tmp_path, capsys, monkeypatch):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr("jaxsched.cli.quickstart.POLICIES", ("first-fit",))
+    monkeypatch.setattr("jaxsched.cli.quickstart.POLICIES", ("first-fit", "random"))
     monkeypatch.setattr("jaxsched.cli.quickstart.SEEDS", 1)
     monkeypatch.setattr("jaxsched.cli.quickstart.JOBS", 20)
     (tmp_path / "tiny.yaml").write_text(TINY)
@@ -185,20 +187,31 @@ def test_quickstart_trains_compares_and_draws(tmp_path, capsys, monkeypatch):
         path.name for path in run.iterdir()
     }
     found = json.loads((run / "comparison.json").read_text())
-    assert list(found["policies"]) == ["first-fit", str(checkpoint)]
+    assert list(found["policies"]) == ["first-fit", "random", str(checkpoint)]
     assert found["policies"][str(checkpoint)]["jobs"]["finished"] == 20
     card = json.loads((checkpoint / "card.json").read_text())
     assert card["commands"]["train"].startswith("jaxsched quickstart --config")
     (entry,) = card["figures"]
     again = [str(checkpoint) if word == "CHECKPOINT" else word for word in shlex.split(entry["command"])[1:]]
     main([*again, "--json", str(tmp_path / "again.json")])
-    then = json.loads((tmp_path / "again.json").read_text())["policies"][str(checkpoint)]["jct_mean_s"]
-    assert then == pytest.approx(entry["jct_mean_s"]["CHECKPOINT"])
+    then = json.loads((tmp_path / "again.json").read_text())["policies"]
+    for name, jct_s in entry["jct_mean_s"].items():  # random, too: it draws by the same seed
+        assert then[name.replace("CHECKPOINT", str(checkpoint))]["jct_mean_s"] == pytest.approx(jct_s), name
 
     (tmp_path / "tiny.yaml").write_text(TINY.replace("width: 4", "width: 8"))
     with pytest.raises(SystemExit) as end:
         main(arguments)
     assert end.value.code == 2 and "holds a run of another configuration" in capsys.readouterr().err
+
+
+def test_quickstart_compares_in_the_world_of_the_training():
+    plain = quickstart_config()
+    assert quickstart._settings(plain) == Settings(interval_s=plain.env.interval_s)
+    world = {"preemption": True, "knows": "history", "failures": "100,1", "interference": "none", "max_forwards": 20}
+    config = dataclasses.replace(plain, env=dataclasses.replace(plain.env, **world))
+    words = shlex.split(quickstart._evaluate(config, 0.9, "--seeds 1", "pack"))
+    settings = tyro.cli(Evaluate, args=words[2:]).settings()
+    assert settings == quickstart._settings(config) and settings.knows == "history" and settings.preemption
 
 
 def test_options_of_train_replace_what_the_configuration_says():
@@ -228,10 +241,11 @@ def test_the_command_of_an_evaluation_says_all_of_it_again(options):
     assert tyro.cli(Evaluate, args=first.command()[2:]) == first
 
 
-def test_what_a_checkpoint_began_with_must_be_there_as_it_was(capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["quickstart", "default"])  # a network, and numbers
+def test_what_a_checkpoint_began_with_must_be_there_as_it_was(capsys, tmp_path, monkeypatch, name):
     """Before: `reproduce` began with whatever had that name, or failed once it had compiled."""
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "checkpoints/quickstart", "mine")
+    shutil.copytree(ROOT / "checkpoints" / name, "mine")
     (tmp_path / "trace.csv").write_text("one")
     card = json.loads((tmp_path / "mine" / "card.json").read_text()) | {"files": named_files(["trace.csv"])}
     (tmp_path / "mine" / "card.json").write_text(json.dumps(card))
@@ -243,6 +257,19 @@ def test_what_a_checkpoint_began_with_must_be_there_as_it_was(capsys, tmp_path, 
     )
     (tmp_path / "trace.csv").unlink()
     assert "was trained with trace.csv, which is not there" in refused(capsys, "reproduce", "mine", "--out", "new")
+
+
+def test_what_was_recorded_on_a_file_is_repeated_on_that_file_only(capsys, tmp_path, monkeypatch):
+    """Before: figures of other jobs were shown beside those of the card."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "checkpoints/default", "mine")
+    trace = (ROOT / "examples/trace.csv").read_text()
+    (tmp_path / "trace.csv").write_text(trace)
+    main(["evaluate", "--cluster", "leaf-spine-8", "--workload", "trace.csv", "--policies", "mine", "--record", "mine"])
+    main(["reproduce", "mine", "--plan"])
+    (tmp_path / "trace.csv").write_text(trace[: trace.rindex("\n", 0, -1) + 1])
+    capsys.readouterr()
+    assert "was evaluated with trace.csv, which holds something else" in refused(capsys, "reproduce", "mine", "--plan")
 
 
 def test_reproduce_tells_its_plan(capsys, tmp_path, monkeypatch):

@@ -97,6 +97,7 @@ def test_bad_traces(capsys, tmp_path, text, wanted):
         (["evaluate", "--seed", "-1"], "seed: -1"),
         (["bench", "--policies", "search:pack:sjf"], "'search:pack:sjf': searches"),
         (["evaluate", "--failure-seed", "7"], "failure_seed: says which failures are drawn, but there are none"),
+        (["evaluate", "--pair-factors", "0.7", "--interference", "none"], "pair_factors: factors of what jobs add"),
         (["simulate", "--timeline", "x.csv"], "--timeline x.csv: should end in .json"),
         (["evaluate", "--interval-s", "0"], "interval_s: 0"),
         (["evaluate", "--interference", "nix"], "unknown interference model 'nix'"),

@@ -7,6 +7,7 @@ from jaxsched.cluster.hardware import reference_type, total_gpus
 from jaxsched.cluster.inventory import read_csv, read_host_map, read_node_list
 from jaxsched.cluster.presets import read_cluster_file
 from jaxsched.cluster.servers import Server
+from jaxsched.cluster.topologies import torus2d
 from jaxsched.errors import UserError
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\nn0,64000,262144,2,P100\nn1,96000,393216,8,G2\nn2,32000,1,0,\n"
@@ -167,6 +168,15 @@ def test_partitions_with_names_have_so_many_servers_or_those_that_are_named(writ
         inventory.build(2)
 
 
+def test_a_cluster_file_can_give_the_sides_of_a_torus(write):
+    text = "{servers: [{count: 12}], topology: {kind: torus2d, sides: %s, link_gbits_s: 50}}"
+    topology = read_cluster_file(write("c.yaml", text % "[3, 4]")).topology
+    assert topology.link_names == torus2d(12, [3, 4], link_gbits_s=50.0).link_names
+    for sides, said in (("4x3", "sides is '4x3'; it must be 2"), ("[[3], 4]", "sides is"), ("{a: 3}", "sides is")):
+        with pytest.raises(UserError, match=said):
+            read_cluster_file(write("c.yaml", text % sides))
+
+
 def test_a_cluster_file_can_ask_for_a_fat_tree(write):
     text = "{servers: [{count: 8}], topology: {kind: fat-tree, servers_per_rack: 2, racks_per_pod: 2, nic_gbits_s: 10}}"
     topology = read_cluster_file(write("c.yaml", text)).topology
@@ -193,7 +203,7 @@ def test_a_cluster_file_can_ask_for_a_fat_tree(write):
         ("servers: [{nic_gbits_s: fast}]", ["servers[0]: nic_gbits_s: 'fast' should be of type float"]),
         ("servers: [{count: 65536}, {count: 1}]", ["servers[1]: count is 1", "from 1 to 0"]),
         ("servers: [3]", ["{path}: servers[0]: found 3"]),
-        ("{servers: [{}], topology: {kind: [a]}}", ["{path}: topology", "should be of type"]),
+        ("{servers: [{}], topology: {kind: [a]}}", ["{path}: topology: kind is", "must be one of leaf-spine"]),
         ("{servers: [{}], gpu_speeds: {L40S: .inf}}", ["{path}: gpu_speeds"]),
         ("servers: [{gpu_type: B9000}]", ["servers[0]: GPU type 'B9000'", "known types"]),
         ("{servers: [{}], gpu_speeds: {B9000: 0}}", ["{path}: gpu_speeds", "0", ">= 1e-09"]),

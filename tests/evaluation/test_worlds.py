@@ -83,6 +83,8 @@ def test_several_lists_of_a_world_count_by_their_mean(tmp_path, capsys):
             assert len(set(means)) == 3 and result.played[name].jct_mean_s == pytest.approx(np.mean(means))
         assert result.about["jobs"] == 30
     assert found.complete.all() and json.loads(world_tables.dumps(found))["config"]["seeds"] == 3
+    config = json.loads(world_tables.dumps(found))["config"]
+    assert (config["first"], config["num_jobs"]) == (0, 30)
     assert "over 3 lists of its jobs" in repr(found)
     with pytest.raises(UserError, match="one job list"):
         write_worst(found, tmp_path / "worst")

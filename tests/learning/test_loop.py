@@ -25,7 +25,7 @@ from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, TI
 from jaxsched.learning.options import StartConfig
 from jaxsched.learning.ppo import without
 from jaxsched.learning.state import read_saved_config, restore, save
-from jaxsched.learning.untrained import UNTRAINED_FOLDER, doubts, first_weights
+from jaxsched.learning.untrained import UNTRAINED_FOLDER, differs_from, doubts, first_weights
 from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_policy, read_card
 
 
@@ -362,6 +362,9 @@ def test_a_run_begins_with_the_weights_of_a_checkpoint(whole, config, setting, s
     taken = jax.jit(lambda drawn: first_weights(*begin, setting.network, drawn))(state.weights)
     jax.tree.map(np.testing.assert_array_equal, taken, trained)
     assert first_weights("", (), setting.network, state.weights) is state.weights
+    assert not [*differs_from("", setting.queue, 2)] and not [*differs_from(begin[0], setting.queue, 2)]
+    (said,) = differs_from(begin[0], dataclasses.replace(setting.queue, order="fifo"), 3)
+    assert "order fifo, not sjf" in said and "max_forwards 3, not 2" in said
     with pytest.raises(UserError, match=r"freeze: 'critik' should be one of .*critic"):
         first_weights("", ("critik",), setting.network, state.weights)
     other = setting.network.clone(width=16)

@@ -8,9 +8,10 @@ import dataclasses
 import hashlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import jax
@@ -130,6 +131,7 @@ class Setting(NamedTuple):
     config: EvolvedConfig
     sources: tuple[Source, ...]
     judges: tuple[tuple[Plays, float], ...] = ()  # lists, and the mean completion time of the rule on each
+    files: Mapping[str, str] = MappingProxyType({})  # that the run began with (`io.cards.named_files`)
 
 
 def train_evolved(
@@ -143,10 +145,11 @@ def train_evolved(
     """
     if not resume and (run_dir / STATE_FILE).exists():
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
+    files = cards.named_files(dataclasses.asdict(config))  # before any is read
     sources = sources_of(config)
     with locked(run_dir):
         try:
-            _train(_setting(config, sources), run_dir, resume, report, command)
+            _train(_setting(config, sources)._replace(files=files), run_dir, resume, report, command)
         except OSError as error:
             raise UserError(f"run {run_dir}: {error.strerror}; when that is mended, go on with --resume") from error
     return run_dir / POLICY_FOLDER
@@ -256,6 +259,7 @@ def _write_policy(setting: Setting, run_dir: Path, state: EvolvedState, command:
         "curve": first + [[row["generation"], row["ratio_to_rule"]] for row in rows if "ratio_to_rule" in row],
         "commands": {"train": command} if command else {},
         "limits": limits(config),
+        "files": dict(setting.files),
     }
     save_policy(run_dir / POLICY_FOLDER, config.task.what_of(state.best), card)
 
