@@ -132,11 +132,10 @@ def _settings(config: "TrainConfig") -> "Settings":
     """The rules of the training's world. Here its law is the usual one: no job shares a GPU."""
     from jaxsched.learning.options import EnvironmentConfig
     from jaxsched.simulation.settings import Settings
+    from jaxsched.sweeps.plan import Tests, settings_of
 
-    own = {"rounds": Settings.rounds, "failures": config.env.failures or None}
-    if config.env.interference == EnvironmentConfig.interference:
-        own["interference"] = Settings.interference
-    return Settings.taken_from(config.env, **own)
+    usual = config.env.interference == EnvironmentConfig.interference
+    return settings_of(Tests(interference=str(Settings.interference) if usual else ""), config.env)
 
 
 def _evaluate(config: "TrainConfig", load: float, seeds: str, *policies: str) -> str:

@@ -147,10 +147,10 @@ class Train(_Overrides, _Run):
         from jaxsched.io.json_file import read_rows
         from jaxsched.learning import devices
         from jaxsched.learning.config import load_config, quickstart_config, to_dict
-        from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER, train
+        from jaxsched.learning.loop import METRICS_FILE, STATE_FOLDER, compare_with_start, train
         from jaxsched.learning.state import has_step, read_saved_config
         from jaxsched.learning.trackers import open_trackers
-        from jaxsched.learning.untrained import UNTRAINED_FOLDER, differs_from, doubts
+        from jaxsched.learning.untrained import UNTRAINED_FOLDER, doubts
         from jaxsched.policies.checkpoint import read_card
 
         if self.hosts is not None:
@@ -164,7 +164,7 @@ class Train(_Overrides, _Run):
         else:
             raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
         check_folder(folder, "--out" if self.resume is None else "--resume")
-        for line in differs_from(config.start.checkpoint, config.queue, config.env.max_forwards):
+        for line in compare_with_start(config):
             print(f"train: {line}", file=sys.stderr)
         state = folder / STATE_FOLDER
         rows = read_rows(folder / METRICS_FILE) if self.resume is not None else []

@@ -1,5 +1,6 @@
 """The training loop: compiled chunks inside, logging, validation and checkpoints between them."""
 
+import dataclasses
 import functools
 import math
 import time
@@ -14,6 +15,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float32, PyTree
 
+from jaxsched import shipped
 from jaxsched.errors import UserError
 from jaxsched.io.cards import named_files
 from jaxsched.io.files import write_text
@@ -26,7 +28,7 @@ from jaxsched.learning.setting import Setting, is_same_run, make_setting, settle
 from jaxsched.learning.state import TrainState, has_step, read_saved_config, require_step, restore, save
 from jaxsched.learning.untrained import UNTRAINED_FOLDER, curve_of, has_untrained
 from jaxsched.machine import loop_options
-from jaxsched.policies.checkpoint import add_to_card, save_policy
+from jaxsched.policies.checkpoint import add_to_card, check_card, read_card, save_policy
 
 STATE_FOLDER, POLICY_FOLDER = "state", "policy"
 METRICS_FILE, TIMING_FILE, COMMAND_FILE = "metrics.jsonl", "timing.jsonl", "command.txt"
@@ -234,6 +236,18 @@ def write_policy(
         max_forwards=config.env.max_forwards,
         sizes=(*params.cluster.shape, racks),
     )
+
+
+def compare_with_start(config: TrainConfig) -> Iterator[str]:
+    """Why a run's untrained policy decides otherwise than the checkpoint whose weights it has, in a line or none."""
+    if not config.start.checkpoint:
+        return
+    folder = shipped.resolve(shipped.CHECKPOINTS, config.start.checkpoint)
+    _, its, forwards, _ = check_card(str(folder), read_card(folder))
+    was, now = dataclasses.asdict(its), dataclasses.asdict(config.queue) | {"max_forwards": config.env.max_forwards}
+    was["max_forwards"] = now["max_forwards"] if forwards is None else forwards
+    if other := [f"{name} {now[name]}, not {was[name]}" for name in was if was[name] != now[name]]:
+        yield f"untrained/ has the weights of {folder}, but this run's {', '.join(other)}"
 
 
 def finish(

@@ -3,7 +3,6 @@
 A run's folder has that policy beside the trained one. Curves start with it, at chunk 0.
 """
 
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,6 @@ import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from jaxsched import shipped
-from jaxsched.env.queues import Discipline
 from jaxsched.errors import UserError
 from jaxsched.io.cards import CARD_FILE
 from jaxsched.networks.hierarchy import SchedulerNetwork
@@ -54,19 +52,6 @@ def network_of(checkpoint: str) -> dict[str, Any]:
     folder = shipped.resolve(shipped.CHECKPOINTS, checkpoint)
     network = check_card(str(folder), read_card(folder))[0]
     return {name: getattr(network, name) for name in NETWORK_FIELDS}
-
-
-def differs_from(checkpoint: str, queue: Discipline, max_forwards: int) -> Iterator[str]:
-    """Why a run's untrained policy decides otherwise than the checkpoint whose weights it has, in a line or none."""
-    if not checkpoint:
-        return
-    folder = shipped.resolve(shipped.CHECKPOINTS, checkpoint)
-    _, its, forwards, _ = check_card(str(folder), read_card(folder))
-    names = [field.name for field in dataclasses.fields(Discipline)]
-    pairs = [(name, getattr(its, name), getattr(queue, name)) for name in names]
-    pairs.append(("max_forwards", max_forwards if forwards is None else forwards, max_forwards))
-    if other := [f"{name} {own}, not {was}" for name, was, own in pairs if was != own]:
-        yield f"untrained/ has the weights of {folder}, but this run's {', '.join(other)}"
 
 
 def has_untrained(run_dir: Path) -> bool:

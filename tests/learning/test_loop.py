@@ -20,12 +20,20 @@ import yaml
 
 import jaxsched
 from jaxsched.errors import UserError
-from jaxsched.learning.config import TrainConfig, describe_limits, from_dict, load_config, to_dict
-from jaxsched.learning.loop import METRICS_FILE, POLICY_FOLDER, STATE_FOLDER, TIMING_FILE, programs_of, train
+from jaxsched.learning.config import QueueView, TrainConfig, describe_limits, from_dict, load_config, to_dict
+from jaxsched.learning.loop import (
+    METRICS_FILE,
+    POLICY_FOLDER,
+    STATE_FOLDER,
+    TIMING_FILE,
+    compare_with_start,
+    programs_of,
+    train,
+)
 from jaxsched.learning.options import StartConfig
 from jaxsched.learning.ppo import without
 from jaxsched.learning.state import read_saved_config, restore, save
-from jaxsched.learning.untrained import UNTRAINED_FOLDER, differs_from, doubts, first_weights
+from jaxsched.learning.untrained import UNTRAINED_FOLDER, doubts, first_weights
 from jaxsched.policies.checkpoint import CARD_FILE, WEIGHTS_FILE, load_policy, read_card
 
 
@@ -362,8 +370,10 @@ def test_a_run_begins_with_the_weights_of_a_checkpoint(whole, config, setting, s
     taken = jax.jit(lambda drawn: first_weights(*begin, setting.network, drawn))(state.weights)
     jax.tree.map(np.testing.assert_array_equal, taken, trained)
     assert first_weights("", (), setting.network, state.weights) is state.weights
-    assert not [*differs_from("", setting.queue, 2)] and not [*differs_from(begin[0], setting.queue, 2)]
-    (said,) = differs_from(begin[0], dataclasses.replace(setting.queue, order="fifo"), 3)
+    tuned = dataclasses.replace(config, start=StartConfig(checkpoint=begin[0]))
+    assert not [*compare_with_start(config)] and not [*compare_with_start(tuned)]
+    world = dataclasses.replace(config.env, max_forwards=3)
+    (said,) = compare_with_start(dataclasses.replace(tuned, env=world, queue=QueueView(order="fifo")))
     assert "order fifo, not sjf" in said and "max_forwards 3, not 2" in said
     with pytest.raises(UserError, match=r"freeze: 'critik' should be one of .*critic"):
         first_weights("", ("critik",), setting.network, state.weights)
