@@ -7,7 +7,7 @@
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart check lint test test-long test-all format bench docs clean
+.PHONY: help quickstart check lint test test-slower test-long test-all format bench docs clean
 
 VENV ?= .venv
 N ?= 2
@@ -30,6 +30,9 @@ INSTALL := $(PIP) install --quiet --no-compile --constraint constraints.txt
 PYTEST = XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -n $(N) --dist worksteal --durations=25 \
 	--benchmark-disable --nbmake --nbmake-timeout=900 notebooks tests
 
+# Tests compile for longer than they compute. So LLVM takes less time over it, but in the long tests, which have what users have.
+QUICK := XLA_FLAGS="--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true $$XLA_FLAGS"
+
 # An API server for the tests of `kube`: from the folder KUBEBUILDER_ASSETS, else one packed beside this checkout.
 PACKED := $(if $(KUBEBUILDER_ASSETS),,$(wildcard ../shared/kube/bin))
 SERVER := $(if $(PACKED),.cache/kube/etcd .cache/kube/kube-apiserver .cache/kube/kubectl)
@@ -42,15 +45,18 @@ quickstart: $(VENV)/.installed-run ## install what runs need, then produce the f
 	$(BIN)/jaxsched quickstart $(ARGS)
 
 check: lint ## `make lint` and the fast tests: 3 minutes on 2 cores, for every change
-	$(PYTEST) -m "not slow and not slower and not long and not kube" $(ARGS)
+	$(QUICK) $(PYTEST) -m "not slow and not slower and not long and not kube" $(ARGS)
 
 test: $(VENV)/.installed-dev ## the fast tests and the most telling slow ones on N=2 workers: 10 minutes
-	$(PYTEST) -m "not slower and not long and not kube" $(ARGS)
+	$(QUICK) $(PYTEST) -m "not slower and not long and not kube" $(ARGS)
 
-test-long: $(VENV)/.installed-dev $(SERVER) ## what `make test` leaves out, notebooks among it: 30 to 35 minutes
-	$(PYTEST) -m "slower or long or kube" $(ARGS)
+test-slower: $(VENV)/.installed-dev ## what takes 5 s or more and is not of all machines: 12 minutes
+	$(QUICK) $(PYTEST) -m slower $(ARGS)
 
-test-all: test test-long ## all tests
+test-long: $(VENV)/.installed-dev $(SERVER) ## what these leave out, notebooks among it: 30 minutes
+	$(PYTEST) -m "not slower and (long or kube)" $(ARGS)
+
+test-all: test test-slower test-long ## all tests
 
 lint: $(VENV)/.installed-dev ## check style, formatting, types and layers
 	@failed=0; set -x; \

@@ -84,6 +84,7 @@ def test_the_time_that_passes_sums_to_that_of_the_episode(played):
     np.testing.assert_allclose(info["elapsed_s"], info["intervals"] * 60.0)
 
 
+@pytest.mark.slower
 def test_other_jobs_of_another_seed(env):
     fresh = env.fresh(7)
     assert isinstance(fresh, MenuEpisodes) and fresh.opened is not None

@@ -141,8 +141,9 @@ def test_the_recursion_has_erlang_c_as_its_mean(load):
     assert long_recursion(load) == pytest.approx(erlang_c(SERVERS, load), rel=0.015)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("load", [pytest.param(x, marks=[pytest.mark.long] if x < 0.9 else []) for x in LOADS])
+@pytest.mark.parametrize(
+    "load", [pytest.param(x, marks=pytest.mark.long if x < 0.9 else pytest.mark.slower) for x in LOADS]
+)
 def test_mean_wait(load):
     against_exact, against_erlang, scatter = compare(seed=1, load=load, interval=0.001)
     assert scatter < 0.003

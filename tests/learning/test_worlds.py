@@ -184,7 +184,7 @@ def test_all_trainings_are_validated_on_the_same_worlds(config, worlds):
     assert (first != drawn(1, None)).any() and (first != drawn(0, 1)).any()
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize(("geometric", "expected"), [(False, 3.5), (True, 20.0**0.25)])
 def test_worlds_with_long_queues_need_not_outweigh_the_others(config, worlds, monkeypatch, geometric, expected):
     options = dataclasses.replace(config.validation, seeds=4, geometric=geometric)

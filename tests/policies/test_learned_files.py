@@ -178,7 +178,7 @@ def test_a_flat_policy_is_for_clusters_of_its_sizes(tmp_path):
     case, state = busy_case(), mid_run_state()
     obs, menu = jit_offered()(case.params, state)
     flat = SchedulerNetwork(width=8, kind="flat")
-    weights = flat.init(jax.random.key(0), obs, menu)
+    weights = jax.jit(flat.init)(jax.random.key(0), obs, menu)
     sizes = sizes_of(obs)
     save_policy(tmp_path, flat, weights, QUEUE, {}, sizes=sizes)
     loaded = load_policy(str(tmp_path))

@@ -51,7 +51,7 @@ def test_a_job_that_is_never_done_between_failures_is_cut_off_where_the_draws_en
     assert found.cut_off == "at the horizon of 14,400,000 s" and not found.finished.any()
 
 
-@ENGINES
+@pytest.mark.parametrize("engine", ["compiled", pytest.param("jax", marks=pytest.mark.slower)])
 def test_failures_are_the_same_again_and_others_with_another_seed(engine):
     rng = np.random.default_rng(0)
     jobs = make_job_list(np.sort(rng.uniform(0, 4e4, 40)), rng.uniform(1e3, 2e4, 40), rng.choice([1, 2, 8], 40))

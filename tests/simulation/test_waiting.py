@@ -52,6 +52,7 @@ def test_jobs_pass_a_gang_but_not_for_ever():
     assert kept.finished.all()
 
 
+@pytest.mark.slower
 def test_jax_looks_ahead_as_the_event_loop_does():
     """A gang that waits for a rack of its own, one that others pass until it has waited for long, and who passes it."""
     begin = [0.0, 0.0, 0.0, MINUTE, 2 * MINUTE, *(20 * MINUTE + HOUR * i for i in range(6))]
