@@ -83,8 +83,8 @@ def train(
         require_step(run_dir / STATE_FOLDER)
     elif has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
-    elif (run_dir / POLICY_FOLDER).exists():
-        raise UserError(f"run {run_dir}: holds the policy of a run whose {STATE_FOLDER} is gone; choose another folder")
+    elif lost := next((name for name in (POLICY_FOLDER, METRICS_FILE) if (run_dir / name).exists()), None):
+        raise UserError(f"run {run_dir}: holds {lost} of a run whose {STATE_FOLDER} is gone; choose another folder")
     config = settle_path(config)
     files = named_files(to_dict(config))  # before any is read: one may be edited while the run goes on
     setting = make_setting(config, debug_checks)

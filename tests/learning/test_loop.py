@@ -263,13 +263,14 @@ def test_a_run_does_not_go_on_with_another_file_of_its_name(tmp_path, state, con
 
 
 def test_what_is_left_of_another_run_is_not_taken_for_this_ones(whole, tmp_path, config, setting, state):
-    """Before: a curve began with the other's untrained policy."""
+    """Before: a curve began with the other's untrained policy, and its figures were written over."""
     folder, _ = whole
     shutil.copytree(folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / STATE_FOLDER)
-    with pytest.raises(UserError, match="holds the policy of a run whose state is gone; choose another folder"):
-        train(config, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run" / POLICY_FOLDER)
+    for name, remove in ((POLICY_FOLDER, shutil.rmtree), (METRICS_FILE, Path.unlink)):
+        with pytest.raises(UserError, match=f"holds {name} of a run whose state is gone; choose another folder"):
+            train(config, tmp_path / "run")
+        remove(tmp_path / "run" / name)
     programs = programs_of(setting)._replace(validate=lambda weights: jnp.float32(1.0))
     programs = programs._replace(step=lambda state: (state.replace(chunk=state.chunk + 1), {}))
     train(
