@@ -24,7 +24,7 @@ from tests.support.strategies import COSTS, STOPPING
 
 # The oracle's policy decides, and the environment does the same: what stops cost is the world's.
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", ["one", "two"])
+@pytest.mark.parametrize("shape", [pytest.param("one", marks=pytest.mark.slower), "two"])
 @settings(max_examples=10)
 @given(data=st.data())
 def test_some_runs_with_stops(shape, data):
@@ -127,7 +127,7 @@ def test_a_policy_that_knows_estimates_sees_no_true_run_time():
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), one, two)
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 @pytest.mark.parametrize("wrong", ["a free slot", "nobody", "too early"])
 def test_a_stop_that_is_not_legal_counts_as_waiting(wrong):
     case = dataclasses.replace(strategies.random_case(3, "one"), preemption=Preemption(min_run_s=3600.0))

@@ -28,7 +28,7 @@ def batch(count: int = 4) -> tuple[Observation, Menu]:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *[make(SIZE, seed, seed % 2 == 1) for seed in range(count)])
 
 
-@pytest.mark.slow
+@pytest.mark.slower
 def test_vmap_equals_a_loop_in_heads_and_gradients_and_does_not_retrace():
     traces = []
 
