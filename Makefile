@@ -30,7 +30,8 @@ INSTALL := $(PIP) install --quiet --no-compile --constraint constraints.txt
 PYTEST = XLA_PYTHON_CLIENT_PREALLOCATE=false $(BIN)/python -m pytest -n $(N) --dist worksteal --durations=25 \
 	--benchmark-disable --nbmake --nbmake-timeout=900 notebooks tests
 
-# Tests compile for longer than they compute. So LLVM takes less time over it, but in the long tests, which have what users have.
+# Tests compile for longer than they compute. So LLVM takes less time over it, but in the long tests, which have what users
+# have; make SHARED=1 test-long has the programs of the others.
 QUICK := XLA_FLAGS="--xla_backend_optimization_level=1 --xla_llvm_disable_expensive_passes=true $$XLA_FLAGS"
 
 # An API server for the tests of `kube`: from the folder KUBEBUILDER_ASSETS, else one packed beside this checkout.
@@ -54,7 +55,7 @@ test-slower: $(VENV)/.installed-dev ## what takes 5 s or more and is not of all 
 	$(QUICK) $(PYTEST) -m slower $(ARGS)
 
 test-long: $(VENV)/.installed-dev $(SERVER) ## what these leave out, notebooks among it: 30 minutes
-	$(PYTEST) -m "not slower and (long or kube)" $(ARGS)
+	$(if $(SHARED),$(QUICK)) $(PYTEST) -m "not slower and (long or kube)" $(ARGS)
 
 test-all: test test-slower test-long ## all tests
 
