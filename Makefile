@@ -51,7 +51,7 @@ check: lint ## `make lint` and the fast tests: 3 minutes on 2 cores, for every c
 test: $(VENV)/.installed-dev ## the fast tests and the most telling slow ones on N=2 workers: 10 minutes
 	$(QUICK) $(PYTEST) -m "not slower and not long and not kube" $(ARGS)
 
-test-slower: $(VENV)/.installed-dev ## what takes 5 s or more and is not of all machines: 12 minutes
+test-slower: $(VENV)/.installed-dev ## more of what `make test` has some of: 12 minutes
 	$(QUICK) $(PYTEST) -m slower $(ARGS)
 
 test-long: $(VENV)/.installed-dev $(SERVER) ## what these leave out, notebooks among it: 30 minutes

@@ -142,9 +142,10 @@ def _evaluate(config: "TrainConfig", load: float, seeds: str, *policies: str) ->
     """The command that evaluates on jobs like those of the training."""
     from jaxsched.evaluation.worlds import options_of
 
-    env, jobs, rules = config.env, config.workload, shlex.join(options_of(_settings(config)))
+    env, jobs, words = config.env, config.workload, options_of(_settings(config))
+    rules = "".join(f" {shlex.quote(word)}" for word in words)
     return (
-        f"jaxsched evaluate --cluster {env.cluster} --schedulers {env.schedulers} {rules}"
+        f"jaxsched evaluate --cluster {env.cluster} --schedulers {env.schedulers}{rules}"
         f" --workload {WORKLOAD} --load {load:g} --mean-duration-s {jobs.mean_duration_s:g}"
         f" --duration-cap-s {jobs.duration_cap_s:g} --num-jobs {JOBS} {seeds} --policies {shlex.join(policies)}"
     )

@@ -164,12 +164,12 @@ class Train(_Overrides, _Run):
         else:
             raise UserError("give --out FOLDER for a new run, or --resume RUN to go on with one")
         check_folder(folder, "--out" if self.resume is None else "--resume")
-        for line in compare_with_start(config):
-            print(f"train: {line}", file=sys.stderr)
         state = folder / STATE_FOLDER
         rows = read_rows(folder / METRICS_FILE) if self.resume is not None else []
         devices.check_shards(config.ppo.shards)
         first = devices.is_first()
+        for line in compare_with_start(config) if first else ():
+            print(f"train: {line}", file=sys.stderr)
         if (said := devices.shared_devices(config.ppo.shards)) and first:
             print(f"train: {said}", file=sys.stderr, flush=True)
         try:

@@ -38,6 +38,7 @@ from jaxsched.cluster.topology import (
     ratio,
 )
 from jaxsched.errors import UserError
+from jaxsched.io.files import shorten
 from jaxsched.io.schema import check_whole
 
 
@@ -315,7 +316,8 @@ def _torus_positions(points: Int[np.ndarray, "nodes D"], size: Sequence[int]) ->
 
 def _given_sides(sides: Sequence[int], num_servers: int, dimensions: int) -> tuple[int, ...]:
     if not isinstance(sides, (list, tuple)) or len(sides) != dimensions:
-        raise UserError(f"topology: sides is {sides!r}; it must be {dimensions} whole numbers, e.g. {[4] * dimensions}")
+        wanted = f"{dimensions} whole numbers, e.g. {[4] * dimensions}"
+        raise UserError(f"topology: sides is {shorten(repr(sides))}; it must be {wanted}")
     size = tuple(count(side, "sides", 2) for side in sides)
     if math.prod(size) != num_servers:
         raise UserError(f"topology: sides {list(size)} hold {math.prod(size)} servers, not {num_servers}")

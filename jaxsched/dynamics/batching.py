@@ -341,7 +341,7 @@ def _in_shares(
 ) -> T:
     """`of_parts` of many environments, a `share` of all places at a time; `batched`: what has their axis."""
     flat = lanes.reshape(-1)
-    count = math.ceil(flat.size * share)
+    count, idle = math.ceil(flat.size * share), jnp.argmin(flat)  # where nothing is needed, so neither is it within
 
     def one(lane: Array, *index: Array) -> T:
         own = [leaf[lane] if some else leaf for leaf, some in zip(constants, batched[0], strict=True)]
@@ -351,7 +351,7 @@ def _in_shares(
     def some(carry: tuple[Array, T]) -> tuple[Array, T]:
         left, results = carry
         chosen = jnp.nonzero(left, size=count, fill_value=flat.size)[0]
-        places = jnp.unravel_index(jnp.minimum(chosen, flat.size - 1), lanes.shape)
+        places = jnp.unravel_index(jnp.where(chosen < flat.size, chosen, idle), lanes.shape)
         new = jax.vmap(one)(*places)
         results = jax.tree.map(lambda leaf, part: leaf.at[chosen].set(part, mode="drop"), results, new)
         return left.at[chosen].set(False, mode="drop"), results

@@ -206,7 +206,7 @@ def command(comparison: WorldsComparison) -> list[str]:
     """What plays a world of the comparison again, in its folder."""
     files = ["--cluster", CLUSTER, "--workload", TRACE, "--models", MODELS]
     policies = [word if is_named(word) else _from_anywhere(word) for word in comparison.asked or comparison.policies]
-    return ["jaxsched", "evaluate", *files, *options_of(comparison.settings), "--policies", *policies]
+    return ["jaxsched", "evaluate", *files, *options_of(comparison.settings, _from_anywhere), "--policies", *policies]
 
 
 def _from_anywhere(word: str) -> str:
@@ -214,8 +214,8 @@ def _from_anywhere(word: str) -> str:
     return os.path.abspath(word) if os.path.exists(word.partition(".py:")[0]) or ".py:" in word else word
 
 
-def options_of(settings: Settings) -> list[str]:
-    """Settings that are not the defaults, as the command line has them."""
+def options_of(settings: Settings, of_file: Callable[[str], str] = str) -> list[str]:
+    """Settings that are not the defaults, as the command line has them; what may be a file as `of_file` says."""
     words = ["--seed", str(settings.seed)] if settings.seed else []
     names = dict.fromkeys(name for kind in (EvaluatedWorld, RunOptions) for name in list_names(kind))
     known, usual = describe(Settings), Settings()
@@ -226,7 +226,7 @@ def options_of(settings: Settings) -> list[str]:
         spelt = {said: word for word, said in (known[name].values.words or {}).items()}
         words.append(f"--{name.replace('_', '-')}")
         if name in FILES:
-            words.append(_from_anywhere(str(value)))
+            words.append(of_file(str(value)))
         elif value is not True or spelt:
             short = f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else value
             words.append(str(spelt.get(value, short)))

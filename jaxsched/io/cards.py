@@ -157,10 +157,10 @@ def digest(content: Any) -> str:
 def named_files(content: Any) -> dict[str, str]:
     """Digests of the files, and of the folders with a card, that texts of `content` name: name -> SHA-256.
 
-    A folder counts if its name is a path with several parts: words such as `default` name what comes with jaxsched.
+    A folder counts if its name is a path, ./NAME at least: words such as `default` name what comes with jaxsched.
     """
     names = [text.partition(".py:")[0] + ".py" * (".py:" in text) for text in _texts(content)]
-    folders = [name for name in names if len(Path(name).parts) > 1 and os.path.isfile(Path(name) / CARD_FILE)]
+    folders = [name for name in names if os.sep in name and os.path.isfile(Path(name) / CARD_FILE)]
     files = {name: _digest_file(name, *_stat(name)) for name in names if os.path.isfile(name)}
     return files | {name: _digest_folder(Path(name)) for name in folders}
 

@@ -83,7 +83,7 @@ def train(
         require_step(run_dir / STATE_FOLDER)
     elif has_step(run_dir / STATE_FOLDER):
         raise UserError(f"run {run_dir}: already holds a run; resume it with --resume, or choose another folder")
-    elif lost := next((name for name in (POLICY_FOLDER, METRICS_FILE) if (run_dir / name).exists()), None):
+    elif lost := next((name for name in (POLICY_FOLDER, COMMAND_FILE) if (run_dir / name).exists()), None):
         raise UserError(f"run {run_dir}: holds {lost} of a run whose {STATE_FOLDER} is gone; choose another folder")
     config = settle_path(config)
     files = named_files(to_dict(config))  # before any is read: one may be edited while the run goes on
@@ -247,7 +247,7 @@ def compare_with_start(config: TrainConfig) -> Iterator[str]:
     was, now = dataclasses.asdict(its), dataclasses.asdict(config.queue) | {"max_forwards": config.env.max_forwards}
     was["max_forwards"] = now["max_forwards"] if forwards is None else forwards
     if other := [f"{name} {now[name]}, not {was[name]}" for name in was if was[name] != now[name]]:
-        yield f"untrained/ has the weights of {folder}, but this run's {', '.join(other)}"
+        yield f"untrained/ has the weights of {folder}, but decides by {', '.join(other)}"
 
 
 def finish(

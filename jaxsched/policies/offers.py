@@ -73,7 +73,7 @@ def appraise(
     if window.racks:
         view = by_racks(view, job)
     (workers, gpu), valid = _list_options(window, view, job, beside)
-    valid &= window.some[w]  # where much runs side by side, more places are filled than there are jobs
+    valid &= window.some[w]  # side by side more places may be worked out than there are jobs
     best = best_hardware(params.cluster)
 
     def predict(chosen: Chosen) -> tuple[Array, ...]:

@@ -38,8 +38,10 @@ def engine_for(policy: Policy, world: PlayedWorld, compiled: Engine, jax_engine:
     if settings.engine == JAX or settings.debug_checks or (settings.engine == AUTO and settings.batched):
         reason = jax_engine.why_not(policy, world.config, world.params)
         if reason is not None:
-            remedy = "leave out the debug checks" if settings.debug_checks else f"engine should be {AUTO} or {COMPILED}"
-            raise UserError(f"engine {JAX}: cannot play {policy.name!r}: {reason}; {remedy}")
+            asking = {"engine jax": settings.engine == JAX, "debug_checks": settings.debug_checks}
+            asking["batched"] = settings.engine == AUTO and bool(settings.batched)
+            asked = " and ".join(name for name, here in asking.items() if here)
+            raise UserError(f"engine {JAX}: cannot play {policy.name!r}: {reason}; leave out {asked}")
         return jax_engine
     reason = compiled.why_not(policy, world.config, world.params)
     if reason is None:

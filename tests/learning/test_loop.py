@@ -22,6 +22,7 @@ import jaxsched
 from jaxsched.errors import UserError
 from jaxsched.learning.config import QueueView, TrainConfig, describe_limits, from_dict, load_config, to_dict
 from jaxsched.learning.loop import (
+    COMMAND_FILE,
     METRICS_FILE,
     POLICY_FOLDER,
     STATE_FOLDER,
@@ -267,7 +268,7 @@ def test_what_is_left_of_another_run_is_not_taken_for_this_ones(whole, tmp_path,
     folder, _ = whole
     shutil.copytree(folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / STATE_FOLDER)
-    for name, remove in ((POLICY_FOLDER, shutil.rmtree), (METRICS_FILE, Path.unlink)):
+    for name, remove in ((POLICY_FOLDER, shutil.rmtree), (COMMAND_FILE, Path.unlink)):
         with pytest.raises(UserError, match=f"holds {name} of a run whose state is gone; choose another folder"):
             train(config, tmp_path / "run")
         remove(tmp_path / "run" / name)

@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxsched.dynamics.batching import ACCELERATOR, traced_for
 from jaxsched.networks import hierarchy
-from jaxsched.networks.hierarchy import apply_in_blocks, apply_packed
+from jaxsched.networks.hierarchy import apply_alone, apply_in_blocks, apply_packed
 from tests.support.network_cases import NET, SIZE, apply, assert_same, make, weights_of
 
 COUNT = 5
@@ -46,6 +47,20 @@ def test_packed_is_the_same_where_there_is_room(kept):
     obs, menu = batch(kept)
     heads, whole = jit_packed(1.0)(obs, menu)
     assert whole.all()
+    expected = one_by_one(obs, menu)
+    assert_same(heads, expected, "forward", "act", "value")
+    np.testing.assert_allclose(
+        jnp.where(menu.mask, heads.place, 0.0), jnp.where(menu.mask, expected.place, 0.0), rtol=2e-5, atol=2e-5
+    )
+
+
+@pytest.mark.parametrize("share", [0.2, 1.0])
+@pytest.mark.parametrize("kept", [0.0, 0.4, 1.0])
+def test_alone_and_side_by_side_on_an_accelerator_nothing_is_missing(kept, share):
+    obs, menu = batch(kept)
+    with traced_for(ACCELERATOR):
+        of_one = lambda obs, menu: apply_alone(NET, weights_of(NET), obs, menu, share)
+        heads = jax.jit(jax.vmap(of_one))(obs, menu)
     expected = one_by_one(obs, menu)
     assert_same(heads, expected, "forward", "act", "value")
     np.testing.assert_allclose(
