@@ -47,7 +47,7 @@ class Shares(NamedTuple):
     parts: float  # of all that their menus have
 
 
-BUSY = Shares(5 / 16, 3 / 8, 7 / 16)  # where a scheduler has a job to place or to forward: in a turn 28% of environments
+BUSY = Shares(5 / 16, 3 / 8, 7 / 16)  # where a scheduler has a job to place or to forward: in a turn 28% of all
 
 
 class Offered(NamedTuple):
