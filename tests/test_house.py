@@ -32,7 +32,7 @@ LONGEST, MOST_PARAMETERS = 60, 9
 # What each measure may be: the aim, and where it is above that today, what it may be until then.
 CEILINGS: dict[str, tuple[int, int]] = {
     "files": (290, 290),
-    "lines": (35_500, 56_254),
+    "lines": (35_500, 56_239),
     "files in a folder": (20, 20),
     "functions over 60 lines": (0, 0),
     "functions of more than 9 parameters": (0, 0),

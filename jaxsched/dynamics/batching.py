@@ -369,23 +369,8 @@ def if_needed(needed: Bool[Array, ""], compute: Callable[[], T], otherwise: T, *
     """
     if on_cpu():
         return lax.cond(needed, compute, lambda: otherwise)
-    call, constants = _explicit(compute)
-
-    def alone(constants: list[Array], needed: Array, otherwise: T) -> T:
-        return lax.cond(needed, call, lambda _: otherwise, constants)
-
-    run = jax.custom_batching.custom_vmap(alone)
-
-    @run.def_vmap
-    def side_by_side(size: int, batched: list, constants: list[Array], needed: Array, otherwise: T) -> tuple:
-        needed, whole = _spread(size, (needed, otherwise), tuple(batched[1:]))
-        own = batched[0], (), True, jax.tree.map(lambda _: True, whole)
-        of_lane = lambda constants, _part, _index: call(constants)
-        whole = jax.tree.map(lambda leaf: leaf[:, None], whole)
-        results = _in_shares(of_lane, own, share, constants, (), needed[:, None], whole)
-        return jax.tree.map(lambda leaf: leaf[:, 0], results), jax.tree.map(lambda _: True, results)
-
-    return run(constants, needed, otherwise)
+    results = of_parts((), needed[None], lambda *_: compute(), everywhere(otherwise, needed[None]), share=share)
+    return jax.tree.map(lambda leaf: leaf[0], results)
 
 
 def everywhere(one: T, needed: Bool[Array, "P *S"]) -> T:

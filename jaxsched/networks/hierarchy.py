@@ -228,7 +228,7 @@ class SchedulerNetwork(nn.Module):
 
 
 def apply_alone(network: SchedulerNetwork, weights: PyTree, obs: Observation, menu: Menu, share: float) -> Heads:
-    """`network` on one environment.
+    """`network` on one environment; `obs`, `menu` and the heads have the leading axis P.
 
     Under `vmap` on an accelerator only what menus hold is appraised, a `share` of all their parts at a time.
     """
